@@ -1,0 +1,70 @@
+"""What can go wrong, split by who must act.
+
+SpecollamaError
+├── UsageError                 your mistake: nothing was asked of any server
+│   ├── ConfigError            the configuration file
+│   └── UnsupportedPair        this pair can't be run as asked
+└── RunError                   the run failed
+    ├── MissingPackage         an optional package isn't installed
+    └── EndpointError          a server failed; carries its URL
+        ├── Unreachable        no connection
+        ├── ModelMissing       the server has no such model
+        ├── Refused            the server answered with an error status
+        └── BrokenReply        the answer stopped, or wasn't what Ollama sends
+
+Every message may be shown to the user as it is: one line saying what happened, where, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class SpecollamaError(Exception):
+    """Base of all; its text is fit for the user."""
+
+
+class UsageError(SpecollamaError):
+    """The command, the options or the configuration can't be carried out as given."""
+
+
+class ConfigError(UsageError):
+    """A configuration file is missing, can't be read, or has a wrong key or value."""
+
+
+class UnsupportedPair(UsageError):
+    """The draft and the target can't be used together in the way that was asked for."""
+
+
+class RunError(SpecollamaError):
+    """The request was sound, but the run failed."""
+
+
+class MissingPackage(RunError):
+    """A part of specollama was asked for whose package isn't installed."""
+
+
+class EndpointError(RunError):
+    """A server failed to do what it was asked."""
+
+    def __init__(self, message: str, *, url: str) -> None:
+        super().__init__(message)
+        self.url = url
+
+
+class Unreachable(EndpointError):
+    """No connection to the server could be made, or it gave no byte in time."""
+
+
+class ModelMissing(EndpointError):
+    """The server doesn't have the model."""
+
+
+class Refused(EndpointError):
+    """The server answered with an error, before or in the middle of a reply."""
+
+    def __init__(self, message: str, *, url: str, status: int) -> None:
+        super().__init__(message, url=url)
+        self.status = status
+
+
+class BrokenReply(EndpointError):
+    """The answer ended without its last line, or was not what Ollama sends."""

@@ -1,0 +1,107 @@
+"""Counts of a reply: raw while it runs, rates derived where they are read.
+
+Names and meanings are those of design section 1; vLLM's counters `num_drafts`, `num_draft_tokens` and
+`num_accepted_tokens` are `rounds`, `drafted` and `accepted` here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from specollama.types import DoneReason, Origin, Route, Verdict
+
+
+@dataclass(slots=True)
+class Stats:
+    """Durations in nanoseconds, counts in tokens unless said otherwise."""
+
+    route: Route = Route.PLAIN
+    reason: str = ""  # why nothing was drafted; empty while speculation is on
+    notices: list[str] = field(default_factory=list)  # what the user has to know of this reply, a line each
+
+    rounds: int = 0  # rounds
+    drafted: int = 0
+    tested: int = 0
+    accepted: int = 0
+    recovered: int = 0
+    bonus: int = 0
+    plain: int = 0
+    accepted_at: list[int] = field(default_factory=list)  # by place in the draft, the first at index 0
+
+    draft_requests: int = 0  # requests
+    rows: int = 0  # rows asked of the target
+    extensions: int = 0  # requests that were issued again with a larger num_predict
+
+    prompt_eval_count: int = 0
+    eval_count: int = 0  # tokens of the reply
+    total_duration: int = 0  # from the request to the last token, rendering included
+    first_token_duration: int = 0  # from the request to the first text
+    draft_duration: int = 0  # waiting for drafts
+    score_duration: int = 0  # waiting for the target
+
+    def record(self, verdict: Verdict) -> None:
+        """Count one round."""
+        self.rounds += 1
+        self.drafted += verdict.drafted
+        self.tested += verdict.tested
+        self.accepted += verdict.accepted
+        grow = verdict.accepted - len(self.accepted_at)
+        self.accepted_at.extend([0] * grow)
+        for place in range(verdict.accepted):
+            self.accepted_at[place] += 1
+        for emitted in verdict.emitted:
+            self.recovered += emitted.origin is Origin.RECOVERED
+            self.bonus += emitted.origin is Origin.BONUS
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted over tested; None before anything was tested."""
+        return self.accepted / self.tested if self.tested else None
+
+    @property
+    def draft_efficiency(self) -> float | None:
+        """Accepted over drafted (what vLLM's counters give); None before anything was drafted."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def mean_accepted_length(self) -> float | None:
+        """Tokens emitted per round, recovered or bonus included; None without rounds."""
+        return (self.accepted + self.recovered + self.bonus) / self.rounds if self.rounds else None
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens of the reply over `total_duration`; None before the reply has ended."""
+        return self.eval_count / (self.total_duration / 1e9) if self.total_duration else None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Whether a reply is speculated, and how or why not: one line for the user."""
+
+    on: bool
+    detail: str
+
+    def __str__(self) -> str:
+        return f"speculation: {'on' if self.on else 'off'} ({self.detail})"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A piece of the reply: the visible text of one token (held-back text may join several)."""
+
+    text: str
+    origin: Origin
+    round: int = 0  # the first is 1; 0 outside rounds
+    logprob: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The last event of a reply."""
+
+    reason: DoneReason
+    stats: Stats
+
+
+Event = Status | Text | Done
+"""What a reply is made of, in order: Status (again when it changes), Text, and one Done at the end."""

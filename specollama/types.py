@@ -1,0 +1,170 @@
+"""The values that everything else is written in.
+
+The words are those of Leviathan, Kalman and Matias (ICML 2023, arXiv 2211.17192) and of vLLM's sampler:
+a round drafts some tokens, scores them, and accepts a prefix; the token that replaces the first rejected one
+is *recovered*; the extra one when all were accepted is the *bonus*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Origin(StrEnum):
+    """Where an emitted token comes from."""
+
+    ACCEPTED = "accepted"
+    RECOVERED = "recovered"
+    BONUS = "bonus"
+    PLAIN = "plain"  # written by the target alone: nothing was drafted at this place
+
+
+class Rule(StrEnum):
+    """How a drafted token is judged (design: acceptance)."""
+
+    AUTO = "auto"
+    GREEDY = "greedy"
+    REJECTION = "rejection"
+    MATCH = "match"
+
+
+class Route(StrEnum):
+    """How a pair's drafts are verified."""
+
+    AUTO = "auto"
+    LANES = "lanes"
+    GREEDY = "greedy"
+    PLAIN = "plain"
+
+
+class DoneReason(StrEnum):
+    """Why a reply ended, in Ollama's words."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token as a server shows it.
+
+    `logprob` is the natural logarithm of the softmax of the raw logits, before penalties, temperature and cuts.
+    """
+
+    text: str
+    logprob: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What the target showed at one position.
+
+    `sample` is the target's own draw under all sampling options. It is None when the draw has no text of its
+    own: at the end of the sequence (`end`), or when it is hidden (a control token, a fragment of a character).
+    `top` holds the most probable tokens, at most 20, most probable first; empty when the server gives none.
+    """
+
+    sample: Token | None
+    end: bool = False
+    top: tuple[Token, ...] = ()
+
+    @property
+    def hidden(self) -> bool:
+        return self.sample is None and not self.end
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingOptions:
+    """The sampling options of a request at their effective value, under Ollama's names.
+
+    The defaults are those of Ollama >= 0.32.10. `seed` None: fresh randomness for each reply.
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.9
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repeat_last_n: int = 64
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    num_predict: int = -1  # tokens; 0 and below: no limit
+    stop: tuple[str, ...] = ()
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature <= 0
+
+    @property
+    def penalised(self) -> bool:
+        """Whether earlier tokens change the distribution (raw log-probabilities then don't show it)."""
+        penalties = self.repeat_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+        return penalties and self.repeat_last_n != 0
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The tokens drafted in one round.
+
+    `rows[i]` are the draft model's most probable tokens at the place of `tokens[i]`, from which it was drawn
+    under `sampling`; a row is empty where they are unknown (q is then unknown, and the rule is match).
+    """
+
+    tokens: tuple[Token, ...] = ()
+    rows: tuple[tuple[Token, ...], ...] = ()
+    sampling: SamplingOptions = field(default_factory=SamplingOptions)
+
+    @property
+    def text(self) -> str:
+        return "".join(token.text for token in self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The target's rows for one draft, by the offset in characters into the draft's text at which each stands.
+
+    A row at offset 0 is what follows the text so far; one at `len(draft.text)` gives the bonus token.
+    """
+
+    rows: Mapping[int, Row]
+    asked: int = 0  # rows that were asked of the server
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """A token that a round settled, and where it comes from."""
+
+    token: Token
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of one round.
+
+    `tested` counts the drafted tokens that were judged: those accepted, and the first rejected one. `end`: the
+    target drew its end of sequence after `emitted`. `hidden`: it drew a token without text there.
+    """
+
+    emitted: tuple[Emitted, ...] = ()
+    drafted: int = 0
+    tested: int = 0
+    accepted: int = 0
+    end: bool = False
+    hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """What the target wrote by itself to get back to a place where it can be asked again.
+
+    `lost`: it can't be asked again at all; the rest of the reply has to be one plain stream.
+    """
+
+    tokens: tuple[Token, ...] = ()
+    end: bool = False
+    lost: bool = False
