@@ -1,0 +1,281 @@
+"""The configuration file, and the settings of a pair as the rest of the program gets them.
+
+Everything is checked before any request; the file may be missing altogether.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, NoReturn, TypedDict, Unpack
+
+import platformdirs
+
+from specollama.errors import ConfigError
+from specollama.hosts import Endpoint, resolve_host, server_url
+from specollama.tables import (
+    ConfigTable,
+    ModelTable,
+    PairTable,
+    Place,
+    TuningTable,
+    listed,
+    nearest,
+    one_line,
+    validated,
+)
+from specollama.types import Route, Rule
+
+LOCAL_NAME = "specollama.toml"
+FLAGS = Place()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRef:
+    """A model and the endpoint that serves it."""
+
+    model: str
+    endpoint: Endpoint
+
+
+class Overrides(TypedDict, total=False):
+    """What flags may set of a pair. None: not given."""
+
+    lookahead: int | str | None
+    route: Route | str | None
+    rule: Rule | str | None
+    lanes: int | None
+    keep_alive: float | str | None
+    options: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PairSettings:
+    """All that is known about a pair before a request is made."""
+
+    name: str | None  # as in the file; None: given by flags
+    target: ModelRef
+    draft: ModelRef | None  # None only with the route plain
+    lookahead: int | Literal["auto"] = "auto"  # tokens drafted in a round
+    route: Route = Route.AUTO
+    rule: Rule = Rule.AUTO
+    lanes: int | None = None  # concurrent requests the target works on at once; None: not known
+    keep_alive: float | str | None = None  # a number: seconds; None: the server's own
+    options: Mapping[str, Any] = field(default_factory=dict)  # Ollama's, sent with every request
+
+    def override(self, **flags: Unpack[Overrides]) -> PairSettings:
+        """The settings with what the flags give in place; options are merged by name.
+
+        Raises UsageError naming the flag.
+        """
+        given = {name: value for name, value in flags.items() if value is not None}
+        return self.tuned(validated(TuningTable, given, FLAGS)).checked(FLAGS)
+
+    def tuned(self, tuning: TuningTable) -> PairSettings:
+        given = tuning.given()
+        return replace(self, **{**given, "options": {**self.options, **given.get("options", {})}})
+
+    def checked(self, place: Place) -> PairSettings:
+        """Itself; raises ConfigError or UsageError when there is no draft but the route wants one."""
+        if self.draft is None and self.route is not Route.PLAIN:
+            flags = place.file is None
+            form = "--draft MODEL" if flags else 'draft = { model = "qwen2.5-coder:0.5b" }'
+            plain = "--route plain" if flags else 'route = "plain"'
+            place.at("draft").refuse(f"missing; give it as {form}, or {plain}, which drafts nothing")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A checked configuration; empty when there is no file."""
+
+    file: Path | None = None
+    table: ConfigTable = field(default_factory=ConfigTable)
+
+    def pair(self, name: str | None, environ: Mapping[str, str]) -> PairSettings:
+        """The pair of that name, the default one for None.
+
+        Raises ConfigError when there is no such pair, no default, or a variable that holds a token isn't set.
+        """
+        name = self._default() if name is None else name
+        if name not in self.table.pairs:
+            self._unknown_pair(name)
+        return _with_tokens(self._settings(name, environ), environ)
+
+    def model_at(self, text: str, flag: str, environ: Mapping[str, str]) -> ModelRef:
+        """The model that a flag ("target", "draft") gives as `MODEL` or `MODEL@SERVER`.
+
+        The server: a URL, `host`, `host:port` or the name of an endpoint. Raises UsageError naming the flag.
+        """
+        return self._written(text, FLAGS.at(flag), environ)
+
+    def check(self) -> None:
+        """Raises ConfigError at the first name that stands for nothing and at a pair that can't be run."""
+        default = self.table.default_pair
+        if default is not None and default not in self.table.pairs:
+            words = f"no such pair{nearest(default, self.table.pairs)}"
+            Place(self.file, ("default_pair",)).refuse(words, default)
+        for name in self.table.pairs:
+            self._settings(name, {})
+
+    def _settings(self, name: str, environ: Mapping[str, str]) -> PairSettings:
+        table: PairTable = self.table.pairs[name]
+        place = Place(self.file, ("pairs", name))
+        target = self._model(table.target, place.at("target"), environ)
+        draft = self._model(table.draft, place.at("draft"), environ) if table.draft else None
+        return PairSettings(name=name, target=target, draft=draft).tuned(table).checked(place)
+
+    def _model(self, table: ModelTable, place: Place, environ: Mapping[str, str]) -> ModelRef:
+        written = self._written(table.model, place.at("model"), environ)
+        if table.endpoint is None:
+            return written
+        if "@" in table.model:
+            place.at("endpoint").refuse(
+                "the model names a server already; leave one of the two out", table.endpoint
+            )
+        return ModelRef(table.model, self._endpoint(table.endpoint, place.at("endpoint"), table.endpoint))
+
+    def _written(self, text: str, place: Place, environ: Mapping[str, str]) -> ModelRef:
+        try:
+            model, server = parse_model_at(text)
+            if server is None:
+                return ModelRef(model, resolve_host(environ))
+            if server in self.table.endpoints or self._resembles_endpoint(server):
+                return ModelRef(model, self._endpoint(server, place, text))
+            return ModelRef(model, Endpoint(url=server_url(server), source=str(place)))
+        except ValueError as fault:
+            place.refuse(str(fault), text)
+
+    def _resembles_endpoint(self, server: str) -> bool:
+        """A bare word is a host, unless it looks like a misspelt endpoint."""
+        bare = re.fullmatch(r"[A-Za-z0-9_-]+", server)
+        return bool(bare and difflib.get_close_matches(server, self.table.endpoints))
+
+    def _endpoint(self, name: str, place: Place, value: str) -> Endpoint:
+        if (table := self.table.endpoints.get(name)) is None:
+            host = f" (a host of that name: {name}:11434)" if value != name else ""
+            place.refuse(f"no endpoint {name} is defined{nearest(name, self.table.endpoints)}{host}", value)
+        source = str(Place(self.file, ("endpoints", name, "url")))
+        return Endpoint(name=name, source=source, **table.model_dump())
+
+    def _default(self) -> str:
+        pairs = list(self.table.pairs)
+        if self.table.default_pair is not None or len(pairs) == 1:
+            return self.table.default_pair or pairs[0]
+        if pairs:
+            choose = f'name one of {listed(pairs)}, or set default_pair = "{pairs[0]}"'
+            raise ConfigError(one_line(f"{self.file}: there is no default pair; {choose}"))
+        raise ConfigError(one_line(f"no pair is given: {_first_steps(self.file)}"))
+
+    def _unknown_pair(self, name: str) -> NoReturn:
+        if not self.table.pairs:
+            raise ConfigError(one_line(f"there is no pair {name}: {_first_steps(self.file)}"))
+        raise ConfigError(one_line(f"{self.file}: there is no pair {name}{nearest(name, self.table.pairs)}"))
+
+
+def parse_model_at(text: str) -> tuple[str, str | None]:
+    """`MODEL` or `MODEL@SERVER` in its two parts; None where no server is named.
+
+    Raises ValueError when a part is empty, or the model holds white space.
+    """
+    model, found, server = text.strip().partition("@")
+    if not model or re.search(r"\s", model) or (found and not server):
+        raise ValueError("must be MODEL or MODEL@SERVER, as qwen2.5-coder:32b@http://tower:11434")
+    return model, server or None
+
+
+def adhoc_pair(
+    target: str,
+    draft: str | None,
+    config: Config,
+    environ: Mapping[str, str],
+    **flags: Unpack[Overrides],
+) -> PairSettings:
+    """The pair that `--target` and `--draft` name; their servers may be endpoints of the configuration.
+
+    Raises UsageError naming the flag, ConfigError when a variable that holds a token isn't set.
+    """
+    settings = PairSettings(
+        name=None,
+        target=config.model_at(target, "target", environ),
+        draft=None if draft is None else config.model_at(draft, "draft", environ),
+    )
+    return _with_tokens(settings.override(**flags), environ)
+
+
+def find_config(explicit: Path | None, environ: Mapping[str, str], cwd: Path) -> Path | None:
+    """The configuration file to read, None when there is none.
+
+    Looked for in this order: `--config`, `$SPECOLLAMA_CONFIG`, `specollama.toml` in the working directory,
+    `config.toml` in the user's configuration directory. Raises ConfigError when the first two name no file.
+    """
+    variable = environ.get("SPECOLLAMA_CONFIG")
+    for given, source in (
+        (explicit, "--config"),
+        (Path(variable) if variable else None, "$SPECOLLAMA_CONFIG"),
+    ):
+        if given is not None:
+            path = cwd / os.path.expanduser(given)
+            if not os.path.exists(path):
+                raise ConfigError(one_line(f"{path}: there is no such file (set by {source})"))
+            return path
+    return next((path for path in (cwd / LOCAL_NAME, _user_file()) if os.path.exists(path)), None)
+
+
+def load_config(path: Path | None) -> Config:
+    """The configuration in that file; an empty one for None. Raises ConfigError at the first fault."""
+    if path is None:
+        return Config()
+    config = Config(path, validated(ConfigTable, _toml(path), Place(path)))
+    config.check()
+    return config
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    text = _text(path)
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(one_line(f"{path}: {_syntax(str(error), text)}")) from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        fault = f"not UTF-8 text, at byte {error.start}; save it as UTF-8"
+    except OSError as error:
+        fault = f"can't be read: {error.strerror or error}"
+    raise ConfigError(one_line(f"{path}: {fault}"))
+
+
+def _syntax(fault: str, text: str) -> str:
+    """`tomllib` words a place as "(at line 1, column 5)" or "(at end of document)"."""
+    if place := re.search(r" \(at line (\d+), column (\d+)\)$", fault):
+        return f"line {place[1]}, column {place[2]}: not valid TOML: {fault[: place.start()]}"
+    lines = text.split("\n")
+    fault = fault.removesuffix(" (at end of document)")
+    return f"line {len(lines)}, column {len(lines[-1]) + 1}: not valid TOML: {fault}"
+
+
+def _with_tokens(settings: PairSettings, environ: Mapping[str, str]) -> PairSettings:
+    for model in (settings.target, settings.draft):
+        if model is not None:
+            model.endpoint.token(environ)
+    return settings
+
+
+def _user_file() -> Path:
+    return platformdirs.user_config_path("specollama") / "config.toml"
+
+
+def _first_steps(file: Path | None) -> str:
+    where = (
+        f"define one in {file}" if file else f"write a configuration file, ./{LOCAL_NAME} or {_user_file()}"
+    )
+    return f"give --target MODEL[@SERVER] and --draft MODEL[@SERVER], or {where}"
