@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from specollama.types import DoneReason, Origin, Route, Verdict
+from specollama.types import DoneReason, Origin, Route, Token, Verdict
 
 
 @dataclass(slots=True)
@@ -93,6 +93,8 @@ class Text:
     origin: Origin
     round: int = 0  # the first is 1; 0 outside rounds
     logprob: float | None = None
+    top: tuple[Token, ...] = ()  # the target's most probable tokens at the place; empty where unknown
+    thinking: bool = False  # part of the model's thinking, not of its answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ is *recovered*; the extra one when all were accepted is the *bonus*.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -57,6 +57,10 @@ class Token:
     logprob: float | None = None
 
 
+Distribution = Mapping[str, float]
+"""Probabilities of the tokens that have a text of their own, by that text; they add up to 1."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """What the target showed at one position.
@@ -64,11 +68,14 @@ class Row:
     `sample` is the target's own draw under all sampling options. It is None when the draw has no text of its
     own: at the end of the sequence (`end`), or when it is hidden (a control token, a fragment of a character).
     `top` holds the most probable tokens, at most 20, most probable first; empty when the server gives none.
+    `p` is the sampler's exact distribution given that the draw isn't hidden, and only where any token of it may
+    be emitted; None otherwise (the rule is then match). It never depends on `sample`.
     """
 
     sample: Token | None
     end: bool = False
     top: tuple[Token, ...] = ()
+    p: Distribution | None = None
 
     @property
     def hidden(self) -> bool:
@@ -110,13 +117,12 @@ class SamplingOptions:
 class Draft:
     """The tokens drafted in one round.
 
-    `rows[i]` are the draft model's most probable tokens at the place of `tokens[i]`, from which it was drawn
-    under `sampling`; a row is empty where they are unknown (q is then unknown, and the rule is match).
+    `q[i]` is the distribution that `tokens[i]` was drawn from, given that the draw had a text of its own; None
+    where it is unknown (the rule is then match). It never depends on `tokens[i]` or on a later token.
     """
 
     tokens: tuple[Token, ...] = ()
-    rows: tuple[tuple[Token, ...], ...] = ()
-    sampling: SamplingOptions = field(default_factory=SamplingOptions)
+    q: tuple[Distribution | None, ...] = ()
 
     @property
     def text(self) -> str:
@@ -136,10 +142,11 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """A token that a round settled, and where it comes from."""
+    """A token that a round settled, where it comes from, and the row that it was taken from."""
 
     token: Token
     origin: Origin
+    top: tuple[Token, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +169,12 @@ class Verdict:
 class Continuation:
     """What the target wrote by itself to get back to a place where it can be asked again.
 
-    `lost`: it can't be asked again at all; the rest of the reply has to be one plain stream.
+    `end`: its reply is over. `sampled` counts the tokens behind `tokens`: more than those where a character took several. `lost`: it
+    can't be asked again at all, and the rest of the reply has to be one plain stream, for the reason `why`.
     """
 
     tokens: tuple[Token, ...] = ()
-    end: bool = False
+    sampled: int = 0
+    end: DoneReason | None = None
     lost: bool = False
+    why: str = ""

@@ -14,9 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 TOP_LOGPROBS_LIMIT = 20
 """The largest `top_logprobs` that Ollama accepts."""
 
-LOAD_OPTIONS = frozenset(
-    {"num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread", "draft_num_predict"}
-)
+LOAD_OPTIONS = frozenset({"num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread", "draft_num_predict"})
 """Options that make Ollama load the model anew when they differ from those it was loaded with."""
 
 SAMPLING_OPTIONS = frozenset(

@@ -1,0 +1,216 @@
+"""One Ollama server over HTTP: bodies in, wire types out, every failure one of errors.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from ipaddress import ip_address
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+from pydantic import ValidationError
+
+from specollama.errors import BrokenReply, EndpointError, ModelMissing, Refused, Unreachable
+from specollama.wire import (
+    ChatReply,
+    GenerateReply,
+    ListedModel,
+    PsReply,
+    Reply,
+    ShowReply,
+    TagsReply,
+    VersionReply,
+    Wire,
+)
+
+_Wire = TypeVar("_Wire", bound=Wire)
+_Reply = TypeVar("_Reply", bound=Reply)
+
+CONNECT_TIMEOUT = 10.0  # seconds
+IDLE_TIMEOUT = 300.0  # seconds without a byte: a large model may take minutes to load
+
+
+class OllamaServer:
+    """The API of one server. Close it with `aclose`, or use it as an async context manager.
+
+    `source` says where the address was set (a flag, a variable, a file and key), for messages. Raises
+    EndpointError from every call: Unreachable, ModelMissing, Refused or BrokenReply.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        source: str = "",
+        connect_timeout: float = CONNECT_TIMEOUT,
+        idle_timeout: float = IDLE_TIMEOUT,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.source = source
+        self._http = httpx.AsyncClient(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {token}"} if token else None,
+            timeout=httpx.Timeout(idle_timeout, connect=connect_timeout),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=30),
+            trust_env=not _is_loopback(self.url),  # a proxy for the outside can't reach this machine's own
+            transport=transport,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def generate(self, body: dict[str, Any]) -> GenerateReply:
+        """POST /api/generate with `stream` false: the whole reply; BrokenReply when it isn't `done`."""
+        reply = await self._post("/api/generate", body | {"stream": False}, GenerateReply)
+        if not reply.done and reply.debug_info is None:
+            raise self._broken("the reply ended before its last line (done: false)")
+        return reply
+
+    def stream_generate(self, body: dict[str, Any]) -> AsyncGenerator[GenerateReply, None]:
+        """POST /api/generate, chunk by chunk; the last is `done`."""
+        return self._stream("/api/generate", body | {"stream": True}, GenerateReply)
+
+    def stream_chat(self, body: dict[str, Any]) -> AsyncGenerator[ChatReply, None]:
+        """POST /api/chat, chunk by chunk; the last is `done`."""
+        return self._stream("/api/chat", body | {"stream": True}, ChatReply)
+
+    async def render(self, body: dict[str, Any]) -> str | None:
+        """The prompt that the server's own template makes of a chat; None when it can't tell (before 0.11.5)."""
+        request = body | {"stream": False, "_debug_render_only": True}
+        reply = await self._post("/api/chat", request, ChatReply)
+        return reply.debug_info.rendered_template if reply.debug_info else None
+
+    async def show(self, model: str, *, verbose: bool = False) -> ShowReply:
+        try:
+            return await self._post("/api/show", {"model": model, "verbose": verbose}, ShowReply)
+        except ModelMissing as error:
+            raise await self._missing(model, error) from error
+
+    async def tags(self) -> list[ListedModel]:
+        return (await self._get("/api/tags", TagsReply)).models
+
+    async def ps(self) -> PsReply:
+        return await self._get("/api/ps", PsReply)
+
+    async def version(self) -> str:
+        return (await self._get("/api/version", VersionReply)).version
+
+    async def _missing(self, model: str, error: ModelMissing) -> ModelMissing:
+        """The same error, with what is there and what to do."""
+        names = [listed.name for listed in await self.tags()]
+        close = get_close_matches(model, names, n=3, cutoff=0.4) or sorted(names)[:5]
+        there = f"there: {', '.join(close)}" if close else "it has no models"
+        advice = f"get it with `ollama pull {model}`"
+        return ModelMissing(f"{self.url} has no model {model!r} ({there}); {advice}", url=self.url)
+
+    async def _get(self, path: str, wire: type[_Wire]) -> _Wire:
+        with self._translated():
+            response = await self._http.get(path)
+        return self._parsed(response, wire)
+
+    async def _post(self, path: str, body: dict[str, Any], wire: type[_Wire]) -> _Wire:
+        with self._translated():
+            response = await self._http.post(path, json=body)
+        return self._parsed(response, wire)
+
+    async def _stream(self, path: str, body: dict[str, Any], wire: type[_Reply]) -> AsyncGenerator[_Reply, None]:
+        with self._translated():
+            async with self._http.stream("POST", path, json=body) as response:
+                if response.is_error:
+                    await response.aread()
+                    raise self._refused(response)
+                async for line in _lines(response.aiter_bytes()):
+                    chunk = self._validated(line, wire)
+                    if chunk.error is not None:
+                        raise Refused(f"{self.url}: {chunk.error}", url=self.url, status=response.status_code)
+                    yield chunk
+                    if chunk.done:
+                        return
+        raise self._broken("the reply ended before its last line (no done: true)")
+
+    def _parsed(self, response: httpx.Response, wire: type[_Wire]) -> _Wire:
+        if response.is_error:
+            raise self._refused(response)
+        return self._validated(response.content, wire)
+
+    def _validated(self, body: bytes, wire: type[_Wire]) -> _Wire:
+        try:
+            return wire.model_validate_json(body)
+        except ValidationError as error:
+            start = body[:60].decode("utf-8", "replace")
+            raise self._broken(f"the answer isn't what Ollama sends: {start!r}") from error
+
+    def _refused(self, response: httpx.Response) -> EndpointError:
+        message = f"{self.url}: {_error_text(response)}"
+        if response.status_code == 404 and response.headers.get("content-type", "").startswith("application/json"):
+            return ModelMissing(message, url=self.url)
+        if response.status_code in (401, 403):
+            message += " (a token is sent when the endpoint has token_env)"
+        return Refused(message, url=self.url, status=response.status_code)
+
+    def _broken(self, what: str) -> BrokenReply:
+        return BrokenReply(f"{self.url}: {what}", url=self.url)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """httpx's errors as ours, the most telling first."""
+        where = f"{self.url}{f' (from {self.source})' if self.source else ''}"
+        try:
+            yield
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            advice = "is Ollama running there? (`ollama serve`)"
+            raise Unreachable(f"can't reach {where}: {_cause(error)}; {advice}", url=self.url) from error
+        except httpx.TimeoutException as error:
+            raise Unreachable(f"{where} gave no byte in time and was given up", url=self.url) from error
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise BrokenReply(f"{where}: the connection broke: {_cause(error)}", url=self.url) from error
+
+
+def _cause(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _error_text(response: httpx.Response) -> str:
+    """What an error answer says: Ollama's `error`, which may hold the engine's own JSON once more; else the status."""
+    try:
+        said = response.json().get("error")
+        if isinstance(said, str) and said.startswith("{"):
+            said = json.loads(said).get("error", said)
+        if isinstance(said, dict):
+            said = said.get("message")
+    except (ValueError, AttributeError):
+        said = None
+    return str(said) if said else f"HTTP {response.status_code} {response.reason_phrase}".strip()
+
+
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    r"""The lines of a body, cut at \n alone: Ollama leaves U+0085 and others that str.splitlines cuts at as they are."""
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if line.strip():
+                yield line
+    if rest.strip():
+        yield rest
+
+
+def _is_loopback(url: str) -> bool:
+    host = httpx.URL(url).host
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,363 @@
+"""Ollama models as drafters and targets, through raw requests for a prompt that was rendered once.
+
+Ollama can't score tokens that are given to it: log-probabilities come for generated tokens only. A row costs a
+request for one token; N+1 rows are asked at once, and share the target's passes where it has the slots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from specollama.acceptance import position_seed, visible
+from specollama.alignment import CountedCursor, Cursor, Cut, ExactCursor, Vocabulary, retokenised
+from specollama.backends.base import Drafter
+from specollama.backends.http import OllamaServer
+from specollama.errors import EndpointError
+from specollama.sampling import certain, support
+from specollama.types import (
+    Continuation,
+    Distribution,
+    DoneReason,
+    Draft,
+    Row,
+    Rule,
+    SamplingOptions,
+    Scored,
+    Token,
+    Verdict,
+)
+from specollama.wire import TOP_LOGPROBS_LIMIT, GenerateReply, Logprob
+
+_EXTENSIONS = (4, 8, 16, 32)  # tokens: how far a request is extended to get back to a good cut, try by try
+_REPLACEMENT = "\ufffd"  # what a Go runner prints for a fragment of a character
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """The bodies of all requests of one reply to one model.
+
+    `load` are the load-time options, the same in each, or Ollama loads the model anew.
+    """
+
+    model: str
+    options: SamplingOptions
+    load: Mapping[str, Any] = field(default_factory=dict)
+    keep_alive: float | str | None = None
+
+    def raw(self, prompt: str, *, num_predict: int | None, seed: int | None) -> dict[str, Any]:
+        """The body of a raw request. Stops are matched by us: one that began here would swallow its beginning."""
+        chosen = self.options
+        options: dict[str, Any] = {
+            "temperature": chosen.temperature,
+            "top_k": chosen.top_k,
+            "top_p": chosen.top_p,
+            "min_p": chosen.min_p,
+            "typical_p": chosen.typical_p,
+            "repeat_last_n": chosen.repeat_last_n,
+            "repeat_penalty": chosen.repeat_penalty,
+            "presence_penalty": chosen.presence_penalty,
+            "frequency_penalty": chosen.frequency_penalty,
+            "num_predict": -1 if num_predict is None else num_predict,
+            "stop": [],
+            **({} if seed is None else {"seed": seed}),
+            **self.load,
+        }
+        body: dict[str, Any] = {
+            "model": self.model,
+            "prompt": prompt,
+            "raw": True,
+            "think": False,
+            "truncate": False,
+            "logprobs": True,
+            "top_logprobs": TOP_LOGPROBS_LIMIT,
+            "options": options,
+        }
+        return body if self.keep_alive is None else body | {"keep_alive": self.keep_alive}
+
+
+class LanesTarget:
+    """Route `lanes`: a round's rows as concurrent requests, longest first.
+
+    Longest first, because a server that splits its cache gives each row the slot that holds most of it.
+    `seed` is the reply's base for the position seeds; `context_length` the target's, in tokens, None if
+    unknown; `row_tokens` what num_predict has to be for one token to come (2 where a server loses one).
+    """
+
+    def __init__(
+        self,
+        server: OllamaServer,
+        requests: Requests,
+        cursor: Cursor,
+        *,
+        rule: Rule,
+        seed: int,
+        context_length: int | None = None,
+        row_tokens: int = 1,
+    ) -> None:
+        self._server = server
+        self._requests = requests
+        self._cursor = cursor
+        self._rule = rule
+        self._seed = seed
+        self._context_length = context_length
+        self._row_tokens = row_tokens
+        self.extensions = 0
+
+    async def score(self, draft: Draft) -> Scored:
+        texts = [token.text for token in draft.tokens]
+        cuts = [cut for cut in self._cursor.cuts(texts) if self._fits(cut)]
+        replies = await self._rows(cuts)
+        rows: dict[int, Row] = {}
+        for cut, reply in zip(cuts, replies, strict=True):
+            if isinstance(reply, EndpointError) or not self._cursor.confirm(cut, reply.prompt_eval_count):
+                break
+            rows[len(cut.text) - len(cuts[0].text)] = self._row(cut, reply)
+        return Scored(rows, asked=len(cuts))
+
+    async def commit(self, verdict: Verdict, limit: int | None) -> Continuation:
+        self._cursor.advance([emitted.token.text for emitted in verdict.emitted])
+        if verdict.hidden or self._cursor.stuck:
+            return await self._extend(limit)
+        if not self._fits(self._cursor.cuts([])[0], room=2):
+            return Continuation(lost=True, why="the context is full")
+        return Continuation()
+
+    async def stream(self, limit: int | None) -> AsyncGenerator[Token | DoneReason, None]:
+        """From the anchor on, with its seed; what the reply already has beyond it is checked and left out."""
+        behind = "".join(self._cursor.beyond)
+        body = self._request(self._cursor.anchor, None if limit is None else limit + len(self._cursor.beyond))
+        async with aclosing(self._server.stream_generate(body)) as chunks:
+            async for chunk in chunks:
+                text = chunk.response
+                if behind:
+                    text, behind = _after(text, behind)
+                if text:
+                    yield Token(text, chunk.logprobs[0].logprob if chunk.logprobs else None)
+                if chunk.done:
+                    yield DoneReason.LENGTH if chunk.done_reason == "length" else DoneReason.STOP
+
+    def _fits(self, cut: Cut, *, room: int = 1) -> bool:
+        tokens = self._cursor.tokens(cut)
+        return self._context_length is None or tokens is None or tokens + room <= self._context_length
+
+    async def _rows(self, cuts: Sequence[Cut]) -> list[GenerateReply | EndpointError]:
+        """One reply a cut, in order, or what it failed with. That of the first cut must come."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._ask(cut)) for cut in reversed(cuts)]
+        replies = [task.result() for task in reversed(tasks)]
+        if isinstance(replies[0], EndpointError):
+            raise replies[0]
+        return replies
+
+    async def _ask(self, cut: Cut) -> GenerateReply | EndpointError:
+        """One row; asked once more where it failed: a busy server, or a kept connection that had gone."""
+        body = self._request(cut, self._row_tokens)
+        try:
+            return await self._server.generate(body)
+        except EndpointError:
+            pass
+        try:
+            return await self._server.generate(body)
+        except EndpointError as error:
+            return error
+
+    def _request(self, cut: Cut, num_predict: int | None) -> dict[str, Any]:
+        seed = position_seed(self._seed, cut.position)
+        return self._requests.raw(cut.text, num_predict=num_predict, seed=seed)
+
+    def _row(self, cut: Cut, reply: GenerateReply) -> Row:
+        entry = reply.logprobs[0] if reply.logprobs else None
+        text = entry.token if entry else reply.response
+        if not reply.response or _REPLACEMENT in text:
+            return Row(None, end=not reply.response and reply.done_reason == "stop")
+        top = _tokens(entry)
+        return Row(Token(text, entry.logprob if entry else None), top=top, p=self._distribution(cut, top))
+
+    def _distribution(self, cut: Cut, top: Sequence[Token]) -> Distribution | None:
+        """p, where any token of it may follow: exactly known, and none that leads off the path."""
+        if self._rule is not Rule.REJECTION or not isinstance(self._cursor, ExactCursor):
+            return None
+        probabilities = support(top, self._requests.options)
+        if probabilities is None or not self._cursor.stays(cut, top[: len(probabilities)]):
+            return None
+        return visible(top, probabilities, self._cursor.vocabulary.distinct)
+
+    async def _extend(self, limit: int | None) -> Continuation:
+        """Issue the anchor's request again, with its seed and a larger num_predict, until a good cut is reached.
+
+        The same seed, because it is the same draw that is wanted, seen further: another that takes whatever
+        comes would be biased.
+        """
+        beyond = list(self._cursor.beyond)
+        for tokens in _EXTENSIONS:
+            longest = limit is not None and tokens >= limit
+            size = len(beyond) + (limit if longest and limit is not None else tokens)
+            reply = await self._server.generate(self._request(self._cursor.anchor, size))
+            self.extensions += 1
+            texts, sampled = _written(reply)
+            if texts[: len(beyond)] != beyond:
+                return self._recast()
+            over = reply.done_reason == "stop" or longest
+            used = len(texts) if over else self._cursor.rejoin(texts, sampled)
+            if used is not None and (over or used > len(beyond)):
+                new = tuple(Token(text) for text in texts[len(beyond) : used])
+                count = (sampled if used == len(texts) else used) - len(beyond)
+                return Continuation(new, count, end=DoneReason(reply.done_reason or "stop") if over else None)
+        return Continuation(lost=True, why="the text can't be sent again as it was sampled")
+
+    def _recast(self) -> Continuation:
+        """The target drew otherwise this time: go on from the text as it stands, and say so."""
+        anchor, beyond = self._cursor.anchor, self._cursor.beyond
+        self._cursor = CountedCursor(anchor.text + "".join(beyond), anchor.position + len(beyond))
+        return Continuation(lost=True, why="the target answered the same request differently")
+
+
+class ContinuationTarget:
+    """Route `greedy`: the target's own reply, one plain stream, compared with the drafts as it comes.
+
+    Never faster than plain, always the same text, and it measures acceptance; needs neither slots nor
+    log-probabilities.
+    """
+
+    def __init__(self, server: OllamaServer, requests: Requests, prompt: str, limit: int | None) -> None:
+        body = requests.raw(prompt, num_predict=limit, seed=requests.options.seed)
+        self._chunks = server.stream_generate(body)
+        self._ended: DoneReason | None = None
+
+    async def score(self, draft: Draft) -> Scored:
+        text, offset = draft.text, 0
+        rows: dict[int, Row] = {}
+        while (token := await self._next()) is not None:
+            rows[offset] = Row(token)
+            if offset == len(text) or not text.startswith(token.text, offset):
+                return Scored(rows, asked=len(rows))
+            offset += len(token.text)
+        if self._ended is DoneReason.STOP:
+            rows[offset] = Row(None, end=True)
+        return Scored(rows, asked=len(rows))
+
+    async def commit(self, verdict: Verdict, limit: int | None) -> Continuation:
+        return Continuation(end=self._ended)
+
+    async def stream(self, limit: int | None) -> AsyncGenerator[Token | DoneReason, None]:
+        while (token := await self._next()) is not None:
+            yield token
+        yield self._ended or DoneReason.STOP
+
+    async def aclose(self) -> None:
+        await self._chunks.aclose()
+
+    async def _next(self) -> Token | None:
+        """The next token; None at the end of the stream, whose reason is kept."""
+        while self._ended is None:
+            chunk = await anext(self._chunks)
+            if chunk.done:
+                self._ended = DoneReason.LENGTH if chunk.done_reason == "length" else DoneReason.STOP
+            if chunk.response:
+                return Token(chunk.response, chunk.logprobs[0].logprob if chunk.logprobs else None)
+        return None
+
+
+class OllamaDrafter:
+    """A draft model on an Ollama server: N tokens in one request, with the distributions they were drawn from.
+
+    Under REJECTION it samples as the target does, narrowed so that q is always known; under any other rule its
+    most probable tokens are the best guess. `vocabulary` is the target's, given when the draft model's is the
+    same; q is unknown without it.
+    """
+
+    def __init__(
+        self,
+        server: OllamaServer,
+        requests: Requests,
+        *,
+        rule: Rule,
+        seed: int,
+        vocabulary: Vocabulary | None = None,
+    ) -> None:
+        sampled = rule is Rule.REJECTION
+        options = certain(requests.options, TOP_LOGPROBS_LIMIT) if sampled else replace(requests.options, temperature=0)
+        self._server = server
+        self._requests = replace(requests, options=options)
+        self._seed = seed
+        self._vocabulary = vocabulary if sampled else None
+        self._asked = 0
+
+    async def propose(self, text: str, count: int) -> Draft:
+        self._asked += 1
+        seed = position_seed(self._seed, self._asked)
+        reply = await self._server.generate(self._requests.raw(text, num_predict=count, seed=seed))
+        if not reply.logprobs:
+            return Draft((Token(reply.response),)) if reply.response else Draft()
+        tokens: list[Token] = []
+        q: list[Distribution | None] = []
+        for entry in reply.logprobs:
+            known, distribution = self._drawn(entry)
+            if not known:
+                break
+            tokens.append(Token(entry.token, entry.logprob))
+            q.append(distribution)
+        return Draft(tuple(tokens), tuple(q))
+
+    def learn(self, verdict: Verdict) -> None:
+        """The model learns nothing from one round to the next."""
+
+    def _drawn(self, entry: Logprob) -> tuple[bool, Distribution | None]:
+        """Whether the entry is one visible token, and what it was drawn from.
+
+        A character of several tokens comes as one entry, with the row of its last fragment: the draw at this
+        place was hidden, and nothing is drafted there.
+        """
+        if _REPLACEMENT in entry.token or not entry.token:
+            return False, None
+        top = _tokens(entry)
+        probabilities = support(top, self._requests.options)
+        if self._vocabulary is None or probabilities is None:
+            return True, None
+        distribution = visible(top, probabilities, self._vocabulary.distinct)
+        if distribution is None:
+            return True, None
+        listed = any(token.text == entry.token and token.logprob == entry.logprob for token in top)
+        return listed and entry.token in distribution, distribution
+
+
+class RetokenisedDrafter:
+    """A drafter with another tokenizer, its drafts put into the target's tokens."""
+
+    def __init__(self, drafter: Drafter, vocabulary: Vocabulary) -> None:
+        self._drafter = drafter
+        self._vocabulary = vocabulary
+
+    async def propose(self, text: str, count: int) -> Draft:
+        draft = await self._drafter.propose(text, count)
+        texts = retokenised(text, draft.text, self._vocabulary)
+        return Draft(tuple(Token(shown) for shown in texts[:count]))
+
+    def learn(self, verdict: Verdict) -> None:
+        self._drafter.learn(verdict)
+
+
+def _tokens(entry: Logprob | None) -> tuple[Token, ...]:
+    """The most probable tokens of an entry."""
+    listed = entry.top_logprobs if entry else None
+    return tuple(Token(alternative.token, alternative.logprob) for alternative in listed or ())
+
+
+def _written(reply: GenerateReply) -> tuple[list[str], int]:
+    """The tokens that a reply shows, and how many it sampled, its end not counted."""
+    texts = [entry.token for entry in reply.logprobs or ()]
+    if "".join(texts) != reply.response:
+        texts = [reply.response]
+    ended = reply.done_reason == "stop"
+    return texts, max((reply.eval_count or len(texts) + ended) - ended, len(texts))
+
+
+def _after(text: str, behind: str) -> tuple[str, str]:
+    """What of `text` comes after `behind`, and what of `behind` is still to come."""
+    if behind.startswith(text):
+        return "", behind[len(text) :]
+    return text.removeprefix(behind), ""

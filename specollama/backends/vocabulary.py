@@ -1,0 +1,179 @@
+"""The target's exact tokenizer, rebuilt on the client from what /api/show tells when it is verbose.
+
+The vocabulary is written as a GGUF without weights, which llama.cpp opens with `vocab_only`: the same tokenizer
+as the server's. Kept in the cache directory by the model's digest.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from specollama.errors import MissingPackage, RunError
+
+_PIECE_LIMIT = 1024  # bytes; the longest pieces of known vocabularies have a few hundred
+
+
+def cached(digest: str) -> Path:
+    """Where the vocabulary of a model is kept."""
+    return platformdirs.user_cache_path("specollama") / "vocabularies" / f"{digest}.gguf"
+
+
+def write(model_info: Mapping[str, Any], path: Path) -> None:
+    """Write the tokenizer part of a verbose `model_info` as a GGUF without weights.
+
+    Raises RunError when the server left the vocabulary out, MissingPackage without the package gguf.
+    """
+    if not model_info.get("tokenizer.ggml.tokens"):
+        raise RunError("the server doesn't give the model's vocabulary")
+    gguf = _import_gguf()
+    architecture = str(model_info.get("general.architecture", "llama"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, scratch = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    os.close(handle)
+    try:
+        writer = gguf.GGUFWriter(scratch, architecture)
+        for key, value in model_info.items():
+            if key.startswith("tokenizer.ggml.") and value is not None:
+                _add(gguf, writer, key, value)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.close()
+        Path(scratch).replace(path)  # whole or not at all, also when two processes write it at once
+    finally:
+        Path(scratch).unlink(missing_ok=True)
+
+
+def _add(gguf: Any, writer: Any, key: str, value: Any) -> None:
+    """JSON doesn't tell integers apart: llama.cpp wants ids unsigned, and token types signed."""
+    kinds = gguf.GGUFValueType
+    if isinstance(value, bool):
+        writer.add_key_value(key, value, kinds.BOOL)
+    elif isinstance(value, int):
+        writer.add_key_value(key, value, kinds.UINT32 if value >= 0 else kinds.INT32)
+    elif isinstance(value, float):
+        writer.add_key_value(key, value, kinds.FLOAT32)
+    elif isinstance(value, str):
+        writer.add_key_value(key, value, kinds.STRING)
+    elif isinstance(value, list) and value:
+        writer.add_key_value(key, value, kinds.ARRAY, sub_type=_element_kind(kinds, key, value))
+
+
+def _element_kind(kinds: Any, key: str, value: list[Any]) -> Any:
+    if isinstance(value[0], str):
+        return kinds.STRING
+    if key.endswith(".scores"):  # whole numbers lose their point in JSON
+        return kinds.FLOAT32
+    return kinds.INT32 if all(isinstance(item, int) for item in value) else kinds.FLOAT32
+
+
+def _import_gguf() -> Any:
+    try:
+        import gguf
+    except ImportError as error:
+        raise MissingPackage(_advice("gguf")) from error
+    return gguf
+
+
+def _import_llama() -> Any:
+    try:
+        import llama_cpp
+    except ImportError as error:
+        raise MissingPackage(_advice("llama-cpp-python")) from error
+    return llama_cpp
+
+
+def _advice(package: str) -> str:
+    return f"{package} isn't installed: `pip install 'specollama[exact]'`"
+
+
+class LlamaVocabulary:
+    """A tokenizer of llama.cpp (alignment.Vocabulary). Close it with `close`.
+
+    Raises MissingPackage without llama-cpp-python, RunError when llama.cpp can't read the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._llama = llama = _import_llama()
+        _silence(llama)
+        parameters = llama.llama_model_default_params()
+        parameters.vocab_only = True
+        self._model = llama.llama_model_load_from_file(os.fsencode(path), parameters)
+        if not self._model:
+            raise RunError(f"llama.cpp can't read the vocabulary in {path}")
+        self._vocab = llama.llama_model_get_vocab(self._model)
+        size = llama.llama_vocab_n_tokens(self._vocab)
+        pieces = [self._piece(token) for token in range(size)]
+        self._shown = [_prefix(piece).decode() for piece in pieces]
+        self.distinct = _distinct(pieces, self._shown)
+        self.adds_begin_marker = bool(llama.llama_vocab_get_add_bos(self._vocab))
+
+    def close(self) -> None:
+        if self._model:
+            self._llama.llama_model_free(self._model)
+            self._model = None
+
+    @property
+    def begin_marker(self) -> str:
+        """The text of the begin marker; "" when the model has none."""
+        token = self._llama.llama_vocab_bos(self._vocab)
+        return "" if token < 0 else self._piece(token, special=True).decode("utf-8", "replace")
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        raw = text.encode()
+        room = len(raw) + 8
+        tokens = (self._llama.llama_token * room)()
+        count = self._llama.llama_tokenize(self._vocab, raw, len(raw), tokens, room, True, True)
+        if count < 0:
+            raise RunError("llama.cpp can't tokenise the text")
+        return tuple(tokens[:count])
+
+    def shown(self, token: int) -> str:
+        return self._shown[token]
+
+    def tokens(self) -> list[str]:
+        """What each token prints, by id."""
+        return self._shown
+
+    def _piece(self, token: int, *, special: bool = False) -> bytes:
+        buffer = ctypes.create_string_buffer(_PIECE_LIMIT)
+        length = self._llama.llama_token_to_piece(self._vocab, token, buffer, _PIECE_LIMIT, 0, special)
+        return buffer.raw[: max(0, length)]
+
+
+def _prefix(piece: bytes) -> bytes:
+    """The longest beginning of a piece that is whole characters."""
+    for end in range(len(piece), max(-1, len(piece) - 4), -1):
+        try:
+            piece[:end].decode()
+        except UnicodeDecodeError:
+            continue
+        return piece[:end]
+    return b""
+
+
+def _distinct(pieces: list[bytes], shown: list[str]) -> frozenset[str]:
+    times = Counter(shown)
+    whole = (text for text, piece in zip(shown, pieces, strict=True) if text.encode() == piece)
+    return frozenset(text for text in whole if text and times[text] == 1)
+
+
+def _silence(llama: Any) -> None:
+    """llama.cpp logs each key that it reads to stderr."""
+    llama.llama_log_set(_quiet(llama), ctypes.c_void_p(0))
+
+
+_callbacks: list[Any] = []  # llama.cpp keeps the pointer: it must never be collected
+
+
+def _quiet(llama: Any) -> Any:
+    if not _callbacks:
+        _callbacks.append(llama.llama_log_callback(lambda level, text, data: None))
+    return _callbacks[0]

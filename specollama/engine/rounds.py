@@ -1,0 +1,159 @@
+"""The loop: draft, score, accept a prefix, emit, adapt (Leviathan et al. 2023, algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from random import Random
+from time import perf_counter_ns
+
+from specollama.acceptance import clip, judge
+from specollama.backends.base import Drafter, Target
+from specollama.errors import RunError
+from specollama.lookahead import Lookahead
+from specollama.stats import Done, Event, Stats, Status, Text
+from specollama.stopping import Stopper
+from specollama.types import Continuation, DoneReason, Draft, Emitted, Origin, Rule, SamplingOptions, Verdict
+
+_Tag = tuple[Emitted, int]  # what was emitted, and in which round
+
+
+@dataclass(slots=True)
+class Speculation:
+    """One reply, speculated.
+
+    `prompt` is the rendered prompt, as it is sent; `rule` is decided (never AUTO). Close the generator of
+    `events` to stop: whoever opened the drafter and the target closes their requests.
+    """
+
+    prompt: str
+    target: Target
+    drafter: Drafter
+    lookahead: Lookahead
+    rule: Rule
+    options: SamplingOptions
+    stats: Stats
+    random: Random = field(default_factory=Random)
+    _text: str = field(init=False)  # prompt and all that was emitted, held-back text included
+    _stopper: Stopper[_Tag] = field(init=False)
+
+    def __post_init__(self) -> None:
+        limit = self.options.num_predict if self.options.num_predict > 0 else None
+        self._text = self.prompt
+        self._stopper = Stopper(self.options.stop, limit)
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """The reply: Text as it is settled, a Status when speculation ends early, and Done.
+
+        Raises RunError when the target fails; what was yielded before stands.
+        """
+        while self._stopper.reason is None:
+            try:
+                draft = await self._propose()
+            except RunError as error:
+                async with aclosing(self._rest(f"the draft failed: {error}")) as rest:
+                    async for event in rest:
+                        yield event
+                break
+            verdict = await self._score(draft)
+            for event in self._emit(draft, verdict):
+                yield event
+            if self._stopper.reason is not None:
+                break
+            if verdict.end:
+                for event in self._shown(self._stopper.end()):
+                    yield event
+                break
+            continuation = await self._commit(verdict)
+            for event in self._continue(continuation):
+                yield event
+            if continuation.lost and self._stopper.reason is None:
+                async with aclosing(self._rest(continuation.why)) as rest:
+                    async for event in rest:
+                        yield event
+        assert self._stopper.reason is not None
+        yield Done(self._stopper.reason, self.stats)
+
+    async def _propose(self) -> Draft:
+        """A draft that leaves room for the token beyond it."""
+        remaining = self._stopper.remaining
+        count = self.lookahead.next() if remaining is None else min(self.lookahead.next(), remaining - 1)
+        if count <= 0:
+            return Draft()
+        began = perf_counter_ns()
+        draft = await self.drafter.propose(self._text, count)
+        self.stats.draft_requests += 1
+        self.stats.draft_duration += perf_counter_ns() - began
+        return draft
+
+    async def _score(self, draft: Draft) -> Verdict:
+        began = perf_counter_ns()
+        scored = await self.target.score(draft)
+        self.stats.score_duration += perf_counter_ns() - began
+        self.stats.rows += scored.asked
+        verdict = judge(draft, scored, self.rule, self.random)
+        self.lookahead.learn(verdict.drafted, verdict.accepted)
+        self.drafter.learn(verdict)
+        return verdict
+
+    def _emit(self, draft: Draft, verdict: Verdict) -> Iterator[Text]:
+        """Show the round's tokens, and count them: only those that the reply still took."""
+        number, used = self.stats.rounds + 1, 0
+        for emitted in verdict.emitted:
+            used += 1
+            self._text += emitted.token.text
+            yield from self._shown(self._stopper.feed(emitted.token.text, (emitted, number)))
+            if self._stopper.reason is not None:
+                break
+        kept = clip(verdict, draft, used)
+        self.stats.record(kept)
+        self.stats.eval_count += used + kept.end
+
+    async def _commit(self, verdict: Verdict) -> Continuation:
+        began = perf_counter_ns()
+        continuation = await self.target.commit(verdict, self._stopper.remaining)
+        self.stats.score_duration += perf_counter_ns() - began
+        stuck = not (verdict.emitted or continuation.tokens or continuation.end or continuation.lost)
+        if stuck:
+            raise RunError("the target gave no token: the reply can't go on")
+        return continuation
+
+    def _continue(self, continuation: Continuation) -> Iterator[Text]:
+        """Show what the target wrote alone. The first token carries the count of those without text."""
+        extra = continuation.sampled - len(continuation.tokens)
+        for token in continuation.tokens:
+            self._text += token.text
+            self.stats.plain += 1
+            tag = (Emitted(token, Origin.PLAIN), 0)
+            yield from self._shown(self._stopper.feed(token.text, tag, 1 + extra))
+            self.stats.eval_count += 1 + extra
+            extra = 0
+            if self._stopper.reason is not None:
+                return
+        if continuation.end is not None:
+            self.stats.eval_count += continuation.end is DoneReason.STOP
+            yield from self._shown(self._stopper.end(continuation.end))
+
+    async def _rest(self, why: str) -> AsyncGenerator[Event, None]:
+        """The rest of the reply as one plain stream, told before it begins."""
+        self.stats.notices.append(why)
+        yield Status(on=False, detail=why)
+        async with aclosing(self.target.stream(self._stopper.remaining)) as stream:
+            async for token in stream:
+                if isinstance(token, DoneReason):
+                    self.stats.eval_count += token is DoneReason.STOP
+                    for event in self._shown(self._stopper.end(token)):
+                        yield event
+                    return
+                self.stats.plain += 1
+                self.stats.eval_count += 1
+                tag = (Emitted(token, Origin.PLAIN), 0)
+                for event in self._shown(self._stopper.feed(token.text, tag)):
+                    yield event
+                if self._stopper.reason is not None:
+                    return
+
+    def _shown(self, pieces: list[tuple[str, _Tag]]) -> Iterator[Text]:
+        for text, (emitted, number) in pieces:
+            yield Text(text, emitted.origin, number, emitted.token.logprob, emitted.top)
