@@ -1,0 +1,148 @@
+"""Running the server: for the length of a `with` block, or until it is interrupted."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from specollama.embedded.app import make_app
+from specollama.embedded.catalog import ModelCard
+from specollama.embedded.engine import Engine
+from specollama.embedded.models import resolve
+from specollama.embedded.served import Served
+from specollama.errors import RunError, UsageError
+
+TOKEN = "SPECOLLAMA_TOKEN"
+"""The environment variable without which only loopback addresses are served."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the models are loaded; `Engine` says what each means."""
+
+    num_ctx: int = 4096
+    parallel: int = 8
+    threads: int | None = None
+    unified: bool = True
+    idle_slots: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that is up: where it is, and the engines behind it, by model."""
+
+    url: str
+    engines: Mapping[str, Engine] = field(repr=False)
+
+
+@contextmanager
+def serve_models(
+    models: Mapping[str, Path],
+    settings: Settings | None = None,
+    *,
+    parameters: Mapping[str, Mapping[str, Any]] | None = None,
+    token: str | None = None,
+) -> Iterator[Running]:
+    """Serve GGUF files under their names on a free loopback port, in a thread of its own.
+
+    A thread, so that code which blocks may talk to it as well. `parameters`: Modelfile PARAMETERs by model.
+    `token`: what requests must carry. Raises as `load` does.
+    """
+    served = load(models, settings or Settings(), parameters or {})
+    with closing(_bind("127.0.0.1", 0)) as listener:
+        server = _Threaded(_config(served, token))
+        thread = threading.Thread(target=server.run, args=([listener],), name="embedded server")
+        thread.start()
+        try:
+            yield Running(_url(listener), {name: model.engine for name, model in served.items()})
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def run(arguments: Sequence[str], *, host: str, port: int, settings: Settings) -> None:
+    """Serve the models that `arguments` name (see `models.resolve`) until interrupted.
+
+    Says on stderr when it is ready. `UsageError` for bad arguments, `RunError` for a port that is taken.
+    """
+    token = _token(host)
+    with closing(_bind(host, port)) as listener:
+        served = load(resolve(arguments), settings, {})
+        print(f"serving {', '.join(served)} on {_url(listener)}", file=sys.stderr, flush=True)
+        with suppress(KeyboardInterrupt):  # which uvicorn raises again after it has shut down
+            uvicorn.Server(_config(served, token)).run([listener])
+
+
+def load(
+    models: Mapping[str, Path], settings: Settings, parameters: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Served]:
+    """Load each model: `UsageError` for a file that is not GGUF, `RunError` where llama.cpp refuses it."""
+    cards = [ModelCard.read(name, path, parameters.get(name)) for name, path in models.items()]
+    return {card.name: Served(card, _engine(card.path, settings)) for card in cards}
+
+
+def _engine(path: Path, settings: Settings) -> Engine:
+    return Engine(
+        path,
+        num_ctx=settings.num_ctx,
+        parallel=settings.parallel,
+        threads=settings.threads,
+        unified=settings.unified,
+        idle_slots=settings.idle_slots,
+    )
+
+
+def _config(served: Mapping[str, Served], token: str | None) -> uvicorn.Config:
+    return uvicorn.Config(make_app(served, token), log_level="warning", access_log=False, lifespan="on")
+
+
+def _token(host: str) -> str | None:
+    """The token that requests must carry; None on a loopback address when there is none."""
+    token = os.environ.get(TOKEN) or None
+    if token is None and not _loopback(host):
+        raise UsageError(f"{host} is open to other machines: set {TOKEN} to the token they have to send")
+    return token
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A listening socket, so that connections wait from now on instead of being refused."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # asyncio sends without delay only where the protocol is named: else each reply may wait 40 ms
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(128)
+    except OSError as error:
+        raise RunError(f"can't listen on {host} port {port}: {error.strerror}") from error
+    return listener
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _Threaded(uvicorn.Server):
+    """Leaves the signals to the thread that owns them."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
