@@ -6,8 +6,9 @@ The checks come in Ollama's order, since a client may send what fails several of
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from specollama.embedded import asking
@@ -120,16 +121,12 @@ async def _generated(
     if ask.shift is False:
         body["n_predict"] = await _within(model, body["n_predict"], body["prompt"])
     written = []
-    async with aclosing(model.engine.events("/completion", body)) as events:
-        async for event in events:
-            step = completion_step(event, asking.top(ask))
-            if not step.shown:
-                continue
-            reply = generate_reply(ask.model, step, clock)
-            written.append(step.text)
-            if step.done and not ask.raw:
-                reply.context = await model.engine.tokenize(text + "".join(written))
-            yield reply
+    async for step in _steps(model, "/completion", body, partial(completion_step, top=asking.top(ask))):
+        written.append(step.text)
+        reply = generate_reply(ask.model, step, clock)
+        if step.done and not ask.raw:
+            reply.context = await model.engine.tokenize(text + "".join(written))
+        yield reply
 
 
 async def _prompt(model: Served, ask: GenerateRequest, options: dict[str, Any], text: str) -> str | list[int]:
@@ -190,8 +187,22 @@ async def _chat_body(model: Served, ask: ChatRequest, options: dict[str, Any]) -
 
 async def _chatted(model: Served, ask: ChatRequest, body: dict[str, Any], clock: Clock) -> AsyncGenerator[ChatReply]:
     steps = ChatSteps(asking.top(ask))
-    async with aclosing(model.engine.events("/v1/chat/completions", body)) as events:
+    async for step in _steps(model, "/v1/chat/completions", body, steps.step):
+        yield chat_reply(ask.model, step, clock)
+
+
+async def _steps(
+    model: Served, endpoint: str, body: dict[str, Any], read: Callable[[dict[str, Any]], Step]
+) -> AsyncGenerator[Step]:
+    """The steps that are shown; the last one only when the slot is free, for the client's next request."""
+    last = None
+    async with aclosing(model.engine.events(endpoint, body)) as events:
         async for event in events:
-            step: Step = steps.step(event)
-            if step.shown:
-                yield chat_reply(ask.model, step, clock)
+            step = read(event)
+            if step.done:
+                last = step
+            elif step.shown:
+                yield step
+    if last is None:
+        raise Fault(500, "the model's reply ended before it was done")
+    yield last

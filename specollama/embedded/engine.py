@@ -55,9 +55,11 @@ class Engine:
             self._server = xllamacpp.Server(params)
         except RuntimeError as error:
             raise RunError(f"llama.cpp can't load {path}: {error}") from error
+        self.url: str = self._server.listening_address
+        """Where this model's llama-server listens: on loopback, and on another port each time."""
         # llama-server gives each connection a thread, so idle ones would starve it; Ollama opens a new one too
         self._http = httpx.AsyncClient(
-            base_url=self._server.listening_address,
+            base_url=self.url,
             timeout=httpx.Timeout(None, connect=10),
             limits=httpx.Limits(max_keepalive_connections=0),
             trust_env=False,
@@ -68,11 +70,6 @@ class Engine:
         """Stop llama-server and give its memory back."""
         await self._http.aclose()
         self._server = None
-
-    async def busy(self) -> int:
-        """Slots at work, by llama-server's own account."""
-        response = await self._http.get("/slots")
-        return sum(slot["is_processing"] for slot in response.json())
 
     async def post(self, endpoint: str, body: dict[str, Any]) -> dict[str, Any]:
         """Ask for one JSON object; `Fault` when llama-server refuses."""

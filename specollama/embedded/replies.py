@@ -28,8 +28,8 @@ class Step:
 
     @property
     def shown(self) -> bool:
-        """Whether a chunk is sent for it: an event without text is dropped, its log-probabilities with it."""
-        return bool(self.text or self.thinking or self.done)
+        """Whether it gets a chunk before the end: without text it's dropped, its log-probabilities too."""
+        return bool(self.text or self.thinking)
 
 
 def completion_step(event: dict[str, Any], top: int | None) -> Step:

@@ -25,6 +25,8 @@ from specollama.errors import RunError, UsageError
 TOKEN = "SPECOLLAMA_TOKEN"
 """The environment variable without which only loopback addresses are served."""
 
+_PATIENCE = 2  # seconds that a reply gets to end at shutdown: one without a limit never would
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -103,7 +105,13 @@ def _engine(path: Path, settings: Settings) -> Engine:
 
 
 def _config(served: Mapping[str, Served], token: str | None) -> uvicorn.Config:
-    return uvicorn.Config(make_app(served, token), log_level="warning", access_log=False, lifespan="on")
+    return uvicorn.Config(
+        make_app(served, token),
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=_PATIENCE,
+    )
 
 
 def _token(host: str) -> str | None:
