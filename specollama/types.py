@@ -169,8 +169,9 @@ class Verdict:
 class Continuation:
     """What the target wrote by itself to get back to a place where it can be asked again.
 
-    `end`: its reply is over. `sampled` counts the tokens behind `tokens`: more than those where a character took several. `lost`: it
-    can't be asked again at all, and the rest of the reply has to be one plain stream, for the reason `why`.
+    `sampled` counts the tokens behind `tokens`: more than those where a character took several. `end`: the reply
+    is over. `lost`: the target can't be asked again, and the rest of the reply has to be one plain stream, for
+    the reason `why`. `extensions`: requests that it took.
     """
 
     tokens: tuple[Token, ...] = ()
@@ -178,3 +179,4 @@ class Continuation:
     end: DoneReason | None = None
     lost: bool = False
     why: str = ""
+    extensions: int = 0

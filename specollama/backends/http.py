@@ -197,7 +197,7 @@ def _error_text(response: httpx.Response) -> str:
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    r"""The lines of a body, cut at \n alone: Ollama leaves U+0085 and others that str.splitlines cuts at as they are."""
+    r"""The lines of a body, cut at \n alone: Ollama leaves U+0085 and its like, which str.splitlines cuts at, as they are."""
     rest = b""
     async for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")

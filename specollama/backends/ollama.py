@@ -105,7 +105,6 @@ class LanesTarget:
         self._seed = seed
         self._context_length = context_length
         self._row_tokens = row_tokens
-        self.extensions = 0
 
     async def score(self, draft: Draft) -> Scored:
         texts = [token.text for token in draft.tokens]
@@ -193,11 +192,10 @@ class LanesTarget:
         comes would be biased.
         """
         beyond = list(self._cursor.beyond)
-        for tokens in _EXTENSIONS:
+        for extensions, tokens in enumerate(_EXTENSIONS, start=1):
             longest = limit is not None and tokens >= limit
             size = len(beyond) + (limit if longest and limit is not None else tokens)
             reply = await self._server.generate(self._request(self._cursor.anchor, size))
-            self.extensions += 1
             texts, sampled = _written(reply)
             if texts[: len(beyond)] != beyond:
                 return self._recast()
@@ -206,14 +204,16 @@ class LanesTarget:
             if used is not None and (over or used > len(beyond)):
                 new = tuple(Token(text) for text in texts[len(beyond) : used])
                 count = (sampled if used == len(texts) else used) - len(beyond)
-                return Continuation(new, count, end=DoneReason(reply.done_reason or "stop") if over else None)
-        return Continuation(lost=True, why="the text can't be sent again as it was sampled")
+                end = DoneReason(reply.done_reason or "stop") if over else None
+                return Continuation(new, count, end=end, extensions=extensions)
+        why = "the text can't be sent again as it was sampled"
+        return Continuation(lost=True, why=why, extensions=len(_EXTENSIONS))
 
     def _recast(self) -> Continuation:
         """The target drew otherwise this time: go on from the text as it stands, and say so."""
         anchor, beyond = self._cursor.anchor, self._cursor.beyond
         self._cursor = CountedCursor(anchor.text + "".join(beyond), anchor.position + len(beyond))
-        return Continuation(lost=True, why="the target answered the same request differently")
+        return Continuation(lost=True, why="the target answered the same request differently", extensions=1)
 
 
 class ContinuationTarget:

@@ -114,6 +114,7 @@ class Speculation:
         began = perf_counter_ns()
         continuation = await self.target.commit(verdict, self._stopper.remaining)
         self.stats.score_duration += perf_counter_ns() - began
+        self.stats.extensions += continuation.extensions
         stuck = not (verdict.emitted or continuation.tokens or continuation.end or continuation.lost)
         if stuck:
             raise RunError("the target gave no token: the reply can't go on")
