@@ -197,7 +197,7 @@ def _error_text(response: httpx.Response) -> str:
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    r"""The lines of a body, cut at \n alone: Ollama leaves U+0085 and its like, which str.splitlines cuts at, as they are."""
+    r"""The lines of a body, cut at \n alone: str.splitlines cuts at U+0085 too, which Ollama leaves as it is."""
     rest = b""
     async for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
