@@ -131,20 +131,20 @@ class Config:
         return PairSettings(name=name, target=target, draft=draft).tuned(table).checked(place)
 
     def _model(self, table: ModelTable, place: Place, environ: Mapping[str, str]) -> ModelRef:
-        written = self._written(table.model, place.at("model"), environ)
         if table.endpoint is None:
-            return written
+            return self._written(table.model, place.at("model"), environ)
         if "@" in table.model:
-            place.at("endpoint").refuse(
-                "the model names a server already; leave one of the two out", table.endpoint
-            )
-        return ModelRef(table.model, self._endpoint(table.endpoint, place.at("endpoint"), table.endpoint))
+            place.at("endpoint").refuse("the model names a server already; leave one of the two out", table.endpoint)
+        endpoint = self._endpoint(table.endpoint, place.at("endpoint"), table.endpoint)
+        return self._written(table.model, place.at("model"), environ, endpoint)
 
-    def _written(self, text: str, place: Place, environ: Mapping[str, str]) -> ModelRef:
+    def _written(
+        self, text: str, place: Place, environ: Mapping[str, str], endpoint: Endpoint | None = None
+    ) -> ModelRef:
         try:
             model, server = parse_model_at(text)
             if server is None:
-                return ModelRef(model, resolve_host(environ))
+                return ModelRef(model, endpoint or resolve_host(environ))
             if server in self.table.endpoints or self._resembles_endpoint(server):
                 return ModelRef(model, self._endpoint(server, place, text))
             return ModelRef(model, Endpoint(url=server_url(server), source=str(place)))
@@ -275,7 +275,5 @@ def _user_file() -> Path:
 
 
 def _first_steps(file: Path | None) -> str:
-    where = (
-        f"define one in {file}" if file else f"write a configuration file, ./{LOCAL_NAME} or {_user_file()}"
-    )
+    where = f"define one in {file}" if file else f"write a configuration file, ./{LOCAL_NAME} or {_user_file()}"
     return f"give --target MODEL[@SERVER] and --draft MODEL[@SERVER], or {where}"

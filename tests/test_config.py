@@ -90,6 +90,13 @@ def test_a_model_may_name_its_server_after_an_at_sign(tmp_path: Path) -> None:
     assert pair.draft.endpoint.source == f"{tmp_path / 'c.toml'}: pairs.other.draft.model"
 
 
+def test_a_wrong_ollama_host_matters_only_where_it_is_used(tmp_path: Path) -> None:
+    environ = {**TOKEN, "OLLAMA_HOST": "ftp://box"}
+    config = load(tmp_path, WHOLE)
+    assert config.pair("other", environ).target.endpoint.name == "tower"
+    assert wrong_pair(config, "coder", environ).startswith('OLLAMA_HOST = "ftp://box": ')
+
+
 def test_the_options_are_those_that_ollama_has() -> None:
     assert set(OptionsTable.model_fields) == wire.SAMPLING_OPTIONS | wire.LOAD_OPTIONS
 
@@ -127,13 +134,11 @@ PAIR_KEYS = "draft, keep_alive, lanes, lookahead, options, route, rule, target"
         ("lanes = 0", "pairs.one.lanes = 0: must be a whole number, 1 or more"),
         (
             'keep_alive = "soon"',
-            'pairs.one.keep_alive = "soon": must be a duration, as "30m", or a number of seconds'
-            " (below 0: for ever)",
+            'pairs.one.keep_alive = "soon": must be a duration, as "30m", or a number of seconds (below 0: for ever)',
         ),
         (
             "keep_alive = true",
-            'pairs.one.keep_alive = true: must be a duration, as "30m", or a number of seconds'
-            " (below 0: for ever)",
+            'pairs.one.keep_alive = true: must be a duration, as "30m", or a number of seconds (below 0: for ever)',
         ),
         ('options.temperature = "hot"', 'pairs.one.options.temperature = "hot": must be a number'),
         ("options.temperature = nan", "pairs.one.options.temperature = nan: must be a number"),
@@ -142,9 +147,7 @@ PAIR_KEYS = "draft, keep_alive, lanes, lookahead, options, route, rule, target"
         ("options.use_mmap = 1", "pairs.one.options.use_mmap = 1: must be true or false"),
     ],
 )
-def test_a_wrong_line_in_a_pair_is_named_with_what_is_allowed(
-    tmp_path: Path, line: str, message: str
-) -> None:
+def test_a_wrong_line_in_a_pair_is_named_with_what_is_allowed(tmp_path: Path, line: str, message: str) -> None:
     assert refusal(tmp_path, SMALL + line) == f"c.toml: {message}"
 
 
@@ -152,8 +155,7 @@ def test_an_unknown_option_names_the_nearest_one(tmp_path: Path) -> None:
     message = refusal(tmp_path, f"{SMALL}options.temprature = 1")
     options = ", ".join(sorted(wire.SAMPLING_OPTIONS | wire.LOAD_OPTIONS))
     assert message == (
-        "c.toml: pairs.one.options.temprature = 1: unknown option, did you mean temperature?"
-        f" allowed: {options}"
+        f"c.toml: pairs.one.options.temprature = 1: unknown option, did you mean temperature? allowed: {options}"
     )
 
 
@@ -234,8 +236,7 @@ ENDPOINT_KEYS = "connect_timeout, idle_timeout, token_env, url"
         ),
         (
             'url = "http://tower"\ntoken_env = "hunter-2"',
-            "endpoints.e.token_env = (not shown):"
-            " must be the name of an environment variable that holds the token",
+            "endpoints.e.token_env = (not shown): must be the name of an environment variable that holds the token",
         ),
         (
             'url = "http://tower"\nidle_timeout = 0',
@@ -311,9 +312,7 @@ def test_a_directory_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_message_stays_on_one_line_whatever_the_file_holds(tmp_path: Path) -> None:
     message = refusal(tmp_path, '"a\\nb\\u2028\\u001b" = 1')
-    assert message == (
-        'c.toml: "a\\nb\\u2028\\u001b" = 1: unknown key; allowed: default_pair, endpoints, pairs'
-    )
+    assert message == ('c.toml: "a\\nb\\u2028\\u001b" = 1: unknown key; allowed: default_pair, endpoints, pairs')
 
 
 KEYS = [
@@ -448,9 +447,7 @@ def test_flags_change_a_pair_and_its_options_one_by_one(tmp_path: Path) -> None:
         ("t", "d", {"options": {"top_k": "many"}}, '--top-k = "many": must be a whole number'),
     ],
 )
-def test_a_wrong_flag_is_named(
-    target: str, draft: str | None, flags: dict[str, object], message: str
-) -> None:
+def test_a_wrong_flag_is_named(target: str, draft: str | None, flags: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError) as error:
         adhoc_pair(target, draft, Config(), {}, **flags)  # type: ignore[arg-type]
     assert str(error.value) == message
@@ -477,9 +474,7 @@ def user_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "user" / "specollama" / "config.toml"
 
 
-def test_the_file_is_looked_for_from_the_flag_down_to_the_users_directory(
-    tmp_path: Path, user_file: Path
-) -> None:
+def test_the_file_is_looked_for_from_the_flag_down_to_the_users_directory(tmp_path: Path, user_file: Path) -> None:
     assert find_config(None, {}, tmp_path) is None
     user_file.touch()
     assert find_config(None, {}, tmp_path) == user_file
