@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from specollama.embedded.models import default_models
@@ -20,3 +21,19 @@ def embedded() -> Iterator[Running]:
 @pytest.fixture(scope="session")
 def embedded_url(embedded: Running) -> str:
     return embedded.url
+
+
+@pytest.fixture(scope="session")
+def http(embedded_url: str) -> Iterator[httpx.Client]:
+    """A client of the server `embedded`."""
+    with httpx.Client(base_url=embedded_url, timeout=120) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def small() -> Iterator[Running]:
+    """The draft alone as `small`, with 2 slots of 64 tokens, and PARAMETERs as of a Modelfile."""
+    models = {"small": default_models()["draft"]}
+    parameters = {"small": {"temperature": 0, "num_predict": 3, "stop": [" canvas", "\n"]}}
+    with serve_models(models, Settings(num_ctx=64, parallel=2), parameters=parameters) as server:
+        yield server

@@ -25,6 +25,7 @@ from specollama.errors import RunError, UsageError
 TOKEN = "SPECOLLAMA_TOKEN"
 """The environment variable without which only loopback addresses are served."""
 
+_BACKLOG = 128  # connections that may wait to be accepted
 _PATIENCE = 2  # seconds that a reply gets to end at shutdown: one without a limit never would
 
 
@@ -135,9 +136,13 @@ def _bind(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         # asyncio sends without delay only where the protocol is named: else each reply may wait 40 ms
         listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(128)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(_BACKLOG)
+        except OSError:
+            listener.close()
+            raise
     except OSError as error:
         raise RunError(f"can't listen on {host} port {port}: {error.strerror}") from error
     return listener

@@ -1,0 +1,231 @@
+"""The embedded server's limits: context, slots, abandoned requests, size, and who may ask."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from specollama.embedded.app import make_app
+from specollama.embedded.engine import Engine
+from specollama.embedded.guard import BODY_LIMIT, local
+from specollama.embedded.models import default_models
+from specollama.embedded.serve import Running, Settings, serve_models
+from specollama.embedded.served import cut_middle
+
+ENDLESS = {"num_predict": 0, "temperature": 1, "stop": []}
+
+
+def ask(server: Running, **body: Any) -> httpx.Response:
+    given = {"model": "small", "raw": True, "stream": False, **body}
+    return httpx.post(f"{server.url}/api/generate", json=given, timeout=60)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Polls for ten seconds, where a few milliseconds are usual."""
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never came to that")
+
+
+def idle(engine: Engine) -> bool:
+    slots = httpx.get(f"{engine.url}/slots").json()
+    return engine.active == 0 and not any(slot["is_processing"] for slot in slots)
+
+
+def test_parameters_of_the_modelfile_hold_where_the_request_says_nothing(small: Running) -> None:
+    by_default = ask(small, prompt="The sky is").json()
+    assert (by_default["response"], by_default["done_reason"]) == (" a", "stop")
+    free = ask(small, prompt="The sky is", options={"stop": [], "num_predict": 2}).json()
+    assert (free["response"], free["done_reason"]) == (" a canvas", "length")
+
+
+def test_show_lists_the_parameters_of_the_modelfile(small: Running) -> None:
+    show = httpx.post(f"{small.url}/api/show", json={"model": "small"}).json()
+    assert [line.split(maxsplit=1) for line in show["parameters"].split("\n")] == [
+        ["temperature", "0"],
+        ["num_predict", "3"],
+        ["stop", '" canvas"'],
+        ["stop", '"\\n"'],
+    ]
+    assert 'PARAMETER stop "\\n"\n' in show["modelfile"]
+
+
+def test_a_prompt_over_the_context_is_refused_without_truncation(small: Running) -> None:
+    response = ask(small, prompt="word " * 70, truncate=False)
+    assert response.status_code == 400
+    inner = json.loads(response.json()["error"])["error"]
+    assert (inner["code"], inner["type"]) == (400, "exceed_context_size_error")
+    assert inner["message"].startswith("request (71 tokens) exceeds the available context size (64 tokens)")
+
+
+def test_a_prompt_over_the_context_loses_its_middle(small: Running) -> None:
+    reply = ask(small, prompt="word " * 70, options={"num_predict": 1}).json()
+    assert reply["prompt_eval_count"] == 64 - (64 - 4) // 2
+    reply = ask(small, prompt="word " * 70, options={"num_predict": 1, "num_keep": 24}).json()
+    assert reply["prompt_eval_count"] == 64 - (64 - 24) // 2
+
+
+def test_the_cut_keeps_the_head_and_the_tail() -> None:
+    assert cut_middle(list(range(100)), 4, 16) == [0, 1, 2, 3, *range(94, 100)]
+    assert cut_middle(list(range(100)), 1000, 16) == [*range(15)]
+    assert cut_middle(list(range(100)), 0, 2) == [99]
+
+
+def test_a_reply_runs_past_the_context_by_shifting_it(small: Running) -> None:
+    options = {**ENDLESS, "num_predict": 80}
+    assert ask(small, prompt="One, two, three,", options=options).json()["eval_count"] > 64
+
+
+def test_without_shifting_a_reply_ends_with_the_context(small: Running) -> None:
+    for num_predict in (0, -1, 500):
+        options = {**ENDLESS, "temperature": 0, "num_predict": num_predict}
+        reply = ask(small, prompt="word word word", shift=False, options=options).json()
+        assert (reply["done_reason"], reply["prompt_eval_count"] + reply["eval_count"]) == ("length", 64)
+    response = ask(small, prompt="word " * 70, shift=False)
+    assert (response.status_code, "longer than the context" in response.json()["error"]) == (400, True)
+
+
+def test_a_longer_context_than_the_server_has_is_refused(small: Running) -> None:
+    assert ask(small, prompt="a", options={"num_ctx": 32}).status_code == 200
+    response = ask(small, prompt="a", options={"num_ctx": 65})
+    assert response.status_code == 400
+    assert response.json()["error"] == "num_ctx 65 is more than the 64 this server was started with"
+
+
+def test_a_chat_over_the_context_loses_its_first_messages(small: Running) -> None:
+    old = [{"role": "user", "content": "word " * 50}, {"role": "assistant", "content": "No."}]
+    messages = [{"role": "system", "content": "Be brief."}, *old, {"role": "user", "content": "Go on."}]
+    body = {"model": "small", "messages": messages, "_debug_render_only": True}
+    rendered = [
+        httpx.post(f"{small.url}/api/chat", json={**body, "truncate": truncate}).json()["_debug_info"]
+        for truncate in (True, False)
+    ]
+    assert "word" not in rendered[0]["rendered_template"]
+    assert "Be brief." in rendered[0]["rendered_template"]
+    assert "word" in rendered[1]["rendered_template"]
+    response = httpx.post(f"{small.url}/api/chat", json={"model": "small", "messages": messages, "truncate": False})
+    assert response.status_code == 400
+    assert "exceed_context_size_error" in response.json()["error"]
+
+
+@pytest.mark.parametrize("path", ["/api/generate", "/api/chat"])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_reply_that_is_abandoned_frees_its_slot(small: Running, path: str, stream: bool) -> None:
+    engine = small.engines["small"]
+    body = {"model": "small", "prompt": "Once", "messages": [{"role": "user", "content": "Hi"}], "options": ENDLESS}
+    async with httpx.AsyncClient(base_url=small.url, timeout=60) as client:
+        request = asyncio.create_task(client.post(path, json={**body, "raw": True, "stream": stream}))
+        await until(lambda: engine.active == 1)
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
+    await until(lambda: idle(engine))
+
+
+async def test_a_stream_that_is_closed_after_a_line_frees_its_slot(small: Running) -> None:
+    body = {"model": "small", "prompt": "Once", "raw": True, "options": ENDLESS}
+    async with httpx.AsyncClient(base_url=small.url, timeout=60) as client:
+        async with client.stream("POST", "/api/generate", json=body) as response:
+            assert await anext(response.aiter_bytes())
+        await until(lambda: idle(small.engines["small"]))
+
+
+async def test_requests_over_the_slots_wait_and_can_be_abandoned_while_they_do(small: Running) -> None:
+    engine = small.engines["small"]
+    body = {"model": "small", "prompt": "Once", "raw": True, "stream": False}
+    async with httpx.AsyncClient(base_url=small.url, timeout=60) as client:
+        running, waiting = (
+            [asyncio.create_task(client.post("/api/generate", json={**body, "options": ENDLESS})) for _ in range(2)]
+            for _ in range(2)
+        )
+        await until(lambda: engine.active == 2)
+        last = asyncio.create_task(client.post("/api/generate", json=body))
+        for task in (*waiting, *running):
+            task.cancel()
+        assert (await last).json()["done"] is True
+        await asyncio.gather(*running, *waiting, return_exceptions=True)
+    await until(lambda: idle(engine))
+
+
+async def test_a_server_that_stops_in_the_middle_of_a_reply_does_stop() -> None:
+    models = {"draft": default_models()["draft"]}
+    with serve_models(models, Settings(num_ctx=64, parallel=1)) as server:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+            body = {"model": "draft", "prompt": "Once", "raw": True, "options": ENDLESS}
+            request = asyncio.create_task(client.post("/api/generate", json=body))
+            await until(lambda: server.engines["draft"].active == 1)
+            request.cancel()
+            await asyncio.gather(request, return_exceptions=True)
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+
+
+def test_a_cache_split_by_slot_as_in_stock_ollama_answers_the_same() -> None:
+    models = {"small": default_models()["draft"]}
+    stock = Settings(num_ctx=256, parallel=2, unified=False, idle_slots=True)  # llama.cpp rounds less up to 256
+    with serve_models(models, stock) as server:
+        reply = ask(server, prompt="The sky is", options={"temperature": 0, "num_predict": 2}).json()
+        assert reply["response"] == " a canvas"
+        assert ask(server, prompt="word " * 260, truncate=False).status_code == 400
+
+
+def client(**arguments: Any) -> httpx.AsyncClient:
+    """A client of a server without models."""
+    transport = httpx.ASGITransport(make_app({}, **arguments))
+    return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1")
+
+
+async def test_a_body_over_32_mib_is_refused() -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b" " * 2**20
+
+    async with client() as http:
+        for content in (b" " * (BODY_LIMIT + 1), endless()):
+            response = await http.post("/api/generate", content=content)
+            assert response.status_code == 413
+            assert response.json() == {"error": "request body too large: the limit is 32 MiB"}
+
+
+async def test_a_token_has_to_be_sent_with_every_request() -> None:
+    async with client(token="open sesame") as http:
+        for headers, status in (
+            ({}, 401),
+            ({"Authorization": "Bearer open"}, 401),
+            ({"Authorization": "open sesame"}, 401),
+            ({"Authorization": "Bearer open sesame", "Host": "example.com"}, 200),
+        ):
+            response = await http.get("/api/version", headers=headers)
+            assert response.status_code == status
+            assert status == 200 or response.json() == {"error": "unauthorized"}
+
+
+async def test_a_page_in_a_browser_can_not_reach_it_under_a_name_of_its_own() -> None:
+    async with client() as http:
+        assert (await http.get("/api/tags", headers={"Host": "evil.example.com"})).status_code == 403
+        assert (await http.get("/api/tags", headers={"Host": "localhost:1"})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "is_local"),
+    [
+        ("localhost", True),
+        ("LOCALHOST:11434", True),
+        ("127.0.0.1:80", True),
+        ("[::1]:80", True),
+        ("192.168.1.2", True),
+        ("box.local", True),
+        ("", True),
+        ("8.8.8.8", False),
+        ("localhost.example.com", False),
+        ("local-host", False),
+    ],
+)
+def test_local_host_names_are_told_from_others(host: str, is_local: bool) -> None:
+    assert local(host) is is_local
