@@ -1,0 +1,3 @@
+from specollama.cli import main
+
+main()

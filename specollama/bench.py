@@ -1,0 +1,98 @@
+"""Speculative beside plain: the same conversation both ways, and no factor without a look at the texts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import Any
+
+from specollama.config import PairSettings
+from specollama.pairs import Conversation, Pair
+from specollama.report import stats_object
+from specollama.stats import Done, Event, Stats, Text
+from specollama.types import DoneReason, Route
+
+
+@dataclass(slots=True)
+class Reply:
+    """A whole reply: its answer in pieces, and its counters. `reason` None: it was cut short."""
+
+    pieces: list[Text] = field(default_factory=list)
+    reason: DoneReason | None = None
+    stats: Stats = field(default_factory=Stats)
+
+    @property
+    def text(self) -> str:
+        return "".join(piece.text for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The same conversation speculated and plain."""
+
+    speculative: Reply
+    plain: Reply
+
+    @property
+    def identical(self) -> bool:
+        return self.speculative.text == self.plain.text
+
+    @property
+    def factor(self) -> float | None:
+        """Tokens per second, speculative over plain; None when either wrote nothing: that is no speed-up."""
+        ours, theirs = self.speculative.stats.tokens_per_second, self.plain.stats.tokens_per_second
+        return ours / theirs if ours and theirs else None
+
+    @property
+    def first_difference(self) -> int | None:
+        """The offset, in characters, at which the texts part; None when they are identical."""
+        pairs = enumerate(zip_longest(self.speculative.text, self.plain.text))
+        return next((offset for offset, (ours, theirs) in pairs if ours != theirs), None)
+
+    def as_object(self) -> dict[str, Any]:
+        """The speculative reply's counters, and the comparison, as one JSON object."""
+        plain = self.plain.stats.tokens_per_second
+        return {
+            "identical": self.identical,
+            "first_difference": self.first_difference,
+            "factor": None if self.factor is None else round(self.factor, 3),
+            **stats_object(self.speculative.stats),
+            "plain_tokens_per_second": None if plain is None else round(plain, 4),
+            "plain_total_duration": self.plain.stats.total_duration,
+        }
+
+
+async def collect(events: AsyncIterator[Event], show: Callable[[Event], None] = lambda event: None) -> Reply:
+    """Gather a reply; `show` sees each event as it comes."""
+    reply = Reply()
+    async for event in events:
+        show(event)
+        if isinstance(event, Text) and not event.thinking:
+            reply.pieces.append(event)
+        if isinstance(event, Done):
+            reply.reason, reply.stats = event.reason, event.stats
+    return reply
+
+
+async def compare(
+    settings: PairSettings,
+    environ: Mapping[str, str],
+    conversation: Conversation,
+    show: Callable[[Event], None] = lambda event: None,
+) -> Comparison:
+    """Both replies, one after the other, after a token each way that loads the models and warms the prompt up.
+
+    `show` sees the speculative one.
+    """
+    warm = Conversation(conversation.messages, {**conversation.options, "num_predict": 1})
+    async with Pair(settings, environ) as pair, Pair(replace(settings, route=Route.PLAIN), environ) as alone:
+        for side in (alone, pair):
+            async with aclosing(side.reply(warm)) as events:
+                await collect(events)
+        async with aclosing(pair.reply(conversation)) as events:
+            speculative = await collect(events, show)
+        async with aclosing(alone.reply(conversation)) as events:
+            plain = await collect(events)
+    return Comparison(speculative, plain)

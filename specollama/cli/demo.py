@@ -1,0 +1,88 @@
+"""`specollama demo`: the main job on the embedded engine, two servers and a real pair, nothing else needed."""
+
+from __future__ import annotations
+
+import asyncio
+import json as json_module
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from specollama.bench import Comparison, compare
+from specollama.cli import output
+from specollama.cli.run import messages
+from specollama.config import Config, PairSettings, adhoc_pair
+from specollama.embedded.packages import require
+from specollama.pairs import Conversation
+from specollama.report import number, percent, seconds
+from specollama.types import Route
+
+PROMPT = "Explain in a few sentences what a rainbow is."
+
+
+def demo(
+    prompt: Annotated[str, typer.Argument(help="What to ask.")] = PROMPT,
+    num_predict: Annotated[int, typer.Option(min=2, help="Most tokens of the reply.")] = 96,
+    json: Annotated[bool, typer.Option("--json", help="Print the table as one JSON object, last on stdout.")] = False,
+) -> None:
+    """Show speculation at work: a draft and a target on two servers of the embedded engine, beside plain."""
+    require()
+    aside = output.stderr()
+    with _two_servers(aside) as settings:
+        conversation = Conversation(messages(prompt, None), {"num_predict": num_predict, "temperature": 0})
+        aside.print(f"\n[bold]{prompt}[/]   ({output.legend()})\n")
+        show = output.as_text(origin=True, stats=False)
+        comparison = asyncio.run(compare(settings, os.environ, conversation, show))
+    output.stdout().print(_table(comparison))
+    if json:
+        print(json_module.dumps(comparison.as_object()))
+
+
+@contextmanager
+def _two_servers(aside: Console) -> Iterator[PairSettings]:
+    """A server for the draft and one for the target, on free loopback ports, and the pair of both."""
+    from specollama.embedded.models import default_models  # the packages have just been checked
+    from specollama.embedded.serve import Settings, serve_models
+
+    models = default_models()
+    settings = Settings()
+    with (
+        serve_models({"draft": models["draft"]}, settings) as draft,
+        serve_models({"target": models["target"]}, settings) as target,
+    ):
+        aside.print(f"draft on {draft.url}, target on {target.url}")
+        pair = adhoc_pair(f"target@{target.url}", f"draft@{draft.url}", Config(), os.environ, route=Route.LANES)
+        yield pair
+
+
+def _table(comparison: Comparison) -> Table:
+    ours, theirs = comparison.speculative.stats, comparison.plain.stats
+    table = Table("", "speculative", "plain", title="the same prompt both ways, temperature 0")
+    same = "yes" if comparison.identical else f"no, they part after {comparison.first_difference} characters"
+    table.add_row("text identical", same, "")
+    table.add_row("tokens", str(ours.eval_count), str(theirs.eval_count))
+    table.add_row("rounds", str(ours.rounds), "")
+    table.add_row("drafted", str(ours.drafted), "")
+    table.add_row("accepted", str(ours.accepted), "")
+    table.add_row("acceptance rate", percent(ours.acceptance_rate), "")
+    table.add_row("mean accepted length", number(ours.mean_accepted_length), "")
+    table.add_row("rows asked", str(ours.rows), "")
+    table.add_row("total", seconds(ours.total_duration), seconds(theirs.total_duration))
+    table.add_row("tokens per second", number(ours.tokens_per_second), number(theirs.tokens_per_second))
+    table.caption = _factor_in_words(comparison)
+    return table
+
+
+def _factor_in_words(comparison: Comparison) -> str:
+    """The factor, with what it means: on a CPU, lanes are shown for their words, not for their speed."""
+    if comparison.factor is None:
+        return "no factor: one of the replies is empty"
+    if not comparison.identical:
+        return f"{comparison.factor:.2f}x, of texts that differ"
+    why = "route lanes was forced: on a CPU passes over many rows are dear, and `auto` would run plain"
+    return f"{comparison.factor:.2f}x the speed of plain; {why}"

@@ -1,0 +1,125 @@
+"""The options that commands share, and how they become a pair's settings."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from specollama.config import Config, PairSettings, adhoc_pair, find_config, load_config
+from specollama.errors import UsageError
+from specollama.types import Route, Rule
+
+_SAMPLING = "Sampling (Ollama's options, by its names)"
+_SPECULATION = "Speculation"
+_PAIR = "Pair"
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        rich_help_panel=_PAIR,
+        help="[default: $SPECOLLAMA_CONFIG, ./specollama.toml, or the user's configuration directory]",
+    ),
+]
+TargetName = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="MODEL[@SERVER]",
+        rich_help_panel=_PAIR,
+        help="The large model. SERVER: a URL, host, host:port, or an endpoint of the configuration "
+        "[default: $OLLAMA_HOST, else http://127.0.0.1:11434]",
+    ),
+]
+DraftName = Annotated[
+    str | None,
+    typer.Option("--draft", metavar="MODEL[@SERVER]", rich_help_panel=_PAIR, help="The small model."),
+]
+KeepAlive = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION", rich_help_panel=_PAIR, help="How long both models stay loaded afterwards: 30m, 2h, -1m."
+    ),
+]
+Lookahead = Annotated[
+    str | None,
+    typer.Option(metavar="N|auto", rich_help_panel=_SPECULATION, help="Tokens to draft in a round; 0 drafts nothing."),
+]
+RouteName = Annotated[
+    Route | None, typer.Option("--route", rich_help_panel=_SPECULATION, help="How drafts are verified.")
+]
+RuleName = Annotated[
+    Rule | None,
+    typer.Option(
+        "--rule",
+        metavar="[auto|rejection|match]",
+        rich_help_panel=_SPECULATION,
+        help="How a drafted token is judged above temperature 0.",
+    ),
+]
+
+
+def _sampling(help_text: str) -> Any:
+    return typer.Option(rich_help_panel=_SAMPLING, help=help_text)
+
+
+Temperature = Annotated[float | None, _sampling("0: always the most probable token.")]
+TopK = Annotated[int | None, _sampling("Draw from so many of the most probable tokens; 0: from all.")]
+TopP = Annotated[float | None, _sampling("Draw from the most probable tokens that together reach this probability.")]
+MinP = Annotated[float | None, _sampling("Leave out what is less probable than this share of the most probable.")]
+TypicalP = Annotated[float | None, _sampling("Locally typical sampling; 1: off.")]
+Seed = Annotated[int | None, _sampling("The same seed gives the same reply.")]
+NumPredict = Annotated[int | None, _sampling("Most tokens of a reply; -1: no limit.")]
+NumCtx = Annotated[int | None, _sampling("Context length in tokens; another one loads the models anew.")]
+Stop = Annotated[list[str] | None, _sampling("End the reply before this text. Repeatable.")]
+RepeatPenalty = Annotated[float | None, _sampling("Above 1: repeated tokens become less probable.")]
+RepeatLastN = Annotated[int | None, _sampling("Tokens that penalties look back on; -1: the whole context.")]
+PresencePenalty = Annotated[float | None, _sampling("Subtracted from tokens that occurred.")]
+FrequencyPenalty = Annotated[float | None, _sampling("Subtracted from tokens for each time they occurred.")]
+
+
+def configuration(file: Path | None) -> Config:
+    """The configuration that the call works with."""
+    return load_config(find_config(file, os.environ, Path.cwd()))
+
+
+def pair_settings(
+    config: Config, name: str | None, target: str | None, draft: str | None, flags: Mapping[str, Any]
+) -> PairSettings:
+    """The pair that is named, or that `--target` and `--draft` describe, with the flags in place."""
+    if target is not None:
+        return adhoc_pair(target, draft, config, os.environ, **flags)
+    if draft is not None:
+        raise UsageError("--draft is given without --target")
+    return config.pair(name, os.environ).override(**flags)
+
+
+def pair_and_prompt(words: list[str], config: Config, *, target_given: bool) -> tuple[str | None, str]:
+    """What the arguments `[PAIR] [PROMPT]` and piped input say. A lone argument is a pair if one has that name.
+
+    Raises UsageError when there is no prompt, or too many arguments.
+    """
+    piped = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()
+    name, said = _split(words, config, target_given=target_given, piped=bool(piped.strip()))
+    prompt = "\n\n".join(part for part in (piped.rstrip("\n"), said) if part)
+    if not prompt:
+        raise UsageError("no prompt: give it as the last argument, or pipe it in")
+    return name, prompt
+
+
+def _split(words: list[str], config: Config, *, target_given: bool, piped: bool) -> tuple[str | None, str]:
+    if (target_given and len(words) <= 1) or not words:
+        return None, "".join(words)
+    if len(words) == 2 and not target_given:
+        return words[0], words[1]
+    if len(words) > 1:
+        raise UsageError(f"too many arguments: {' '.join(words[2:]) or words[1]!r}; put the prompt in quotes")
+    lone = words[0]
+    is_pair = lone in config.table.pairs or (piped and not any(character.isspace() for character in lone))
+    return (lone, "") if is_pair else (None, lone)
