@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
 
 from specollama.types import Distribution, Draft, Emitted, Origin, Row, Rule, Scored, Token, Verdict
@@ -140,18 +139,11 @@ def _covered(draft: Draft, offset: int) -> int:
 
 
 def clip(verdict: Verdict, draft: Draft, kept: int) -> Verdict:
-    """The verdict as if the reply had ended after its first `kept` tokens: what lies beyond was never used."""
-    if kept >= len(verdict.emitted):
-        return verdict
+    """The verdict as if the reply had ended after its first `kept` tokens: what lies beyond was never used.
+
+    That holds for the target's own end as well, where a stop string came just before it.
+    """
     emitted = verdict.emitted[:kept]
     agreed = sum(len(e.token.text) for e in emitted if e.origin is Origin.ACCEPTED)
-    accepted = _covered(draft, agreed)
     rejected = any(e.origin is Origin.RECOVERED for e in emitted)
-    return replace(
-        verdict,
-        emitted=emitted,
-        accepted=accepted,
-        tested=min(accepted + rejected, verdict.tested),
-        end=False,
-        hidden=False,
-    )
+    return _verdict(draft, emitted, agreed, None, contradicted=rejected)

@@ -106,7 +106,7 @@ class Speculation:
             yield from self._shown(self._stopper.feed(emitted.token.text, (emitted, number)))
             if self._stopper.reason is not None:
                 break
-        kept = clip(verdict, draft, used)
+        kept = clip(verdict, draft, used) if self._stopper.reason is not None else verdict
         self.stats.record(kept)
         self.stats.eval_count += used + kept.end
 
