@@ -159,7 +159,7 @@ class CountedCursor:
         self.beyond: list[str] = []
         self._sampled = 0  # tokens behind `beyond`
         self._prompt: int | None = None  # tokens of the prompt, once the server told
-        self._good: set[int] = {position}  # positions at which the server's count was right
+        self._good = {self.anchor}  # cuts at which the server's count was right
         self._refuted = False
 
     @property
@@ -170,8 +170,7 @@ class CountedCursor:
         return None if self._prompt is None else self._prompt + cut.position
 
     def cuts(self, texts: Sequence[str]) -> list[Cut]:
-        here = Cut(self.anchor.text + "".join(self.beyond), self.anchor.position + self._sampled)
-        good = [here]
+        good = [self._here]
         for text in texts:
             good.append(Cut(good[-1].text + text, good[-1].position + 1))
         return good
@@ -183,29 +182,30 @@ class CountedCursor:
             self._prompt = prompt_eval_count - cut.position
         right = prompt_eval_count == self._prompt + cut.position
         if right:
-            self._good.add(cut.position)
-        elif cut.position == self.anchor.position + self._sampled:
+            self._good.add(cut)
+        elif cut == self._here:
             self._refuted = True
         return right
 
     def advance(self, texts: Sequence[str]) -> None:
-        if self.anchor.position + self._sampled in self._good:
-            self._move(self.beyond, self._sampled)
-            self.beyond, self._sampled = [], 0
+        if self._here in self._good:
+            self.anchor, self.beyond, self._sampled = self._here, [], 0
         for place, text in enumerate(texts):
-            if self.beyond or self.anchor.position + 1 not in self._good:
+            longer = Cut(self.anchor.text + text, self.anchor.position + 1)
+            if self.beyond or longer not in self._good:
                 self.beyond += texts[place:]
                 self._sampled += len(texts) - place
-                return
-            self._move([text], 1)
+                break
+            self.anchor = longer
+        self._good = {cut for cut in self._good if cut.position >= self.anchor.position}
 
     def rejoin(self, texts: Sequence[str], sampled: int) -> int | None:
         self.beyond, self._sampled, self._refuted = list(texts), sampled, False
         return len(texts)  # whether the cut there is good, the next request will tell
 
-    def _move(self, texts: Sequence[str], sampled: int) -> None:
-        self.anchor = Cut(self.anchor.text + "".join(texts), self.anchor.position + sampled)
-        self._good = {position for position in self._good if position >= self.anchor.position}
+    @property
+    def _here(self) -> Cut:
+        return Cut(self.anchor.text + "".join(self.beyond), self.anchor.position + self._sampled)
 
 
 def retokenised(text: str, draft: str, vocabulary: Vocabulary) -> list[str]:
