@@ -40,8 +40,6 @@ def _kept(logprobs: Sequence[float], options: SamplingOptions) -> int | None:
     probabilities = [math.exp(logprob) for logprob in logprobs]
     mass = sum(probabilities)
     if 1 <= options.top_k <= seen:
-        if options.top_k < seen and logprobs[options.top_k - 1] == logprobs[options.top_k]:
-            return None  # a tie at the cut: which of the two stays is the engine's secret
         probabilities = probabilities[: options.top_k]
         least = most = sum(probabilities)
     elif options.top_k <= 0:
@@ -51,7 +49,10 @@ def _kept(logprobs: Sequence[float], options: SamplingOptions) -> int | None:
     complete = 1 <= options.top_k <= seen
     shortest = _cut(probabilities, options, least * (1 - _ROUNDING), 1 + _ROUNDING, complete)
     longest = _cut(probabilities, options, most * (1 + _ROUNDING), 1 - _ROUNDING, complete)
-    return shortest if shortest == longest else None
+    kept = shortest if shortest == longest else None
+    if kept is not None and kept < seen and logprobs[kept - 1] == logprobs[kept]:
+        return None  # a tie at the cut: which of the two stays is the engine's secret
+    return kept
 
 
 def _cut(
