@@ -123,6 +123,8 @@ class Speculation:
     def _continue(self, continuation: Continuation) -> Iterator[Text]:
         """Show what the target wrote alone. The first token carries the count of those without text."""
         extra = continuation.sampled - len(continuation.tokens)
+        if not continuation.tokens:
+            self.stats.eval_count += extra
         for token in continuation.tokens:
             self._text += token.text
             self.stats.plain += 1
