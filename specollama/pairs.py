@@ -9,13 +9,12 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass, field
-from random import Random
+from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, Self
 
-from specollama.alignment import CountedCursor, Cursor, ExactCursor
+from specollama.alignment import CountedCursor, ExactCursor
 from specollama.backends import vocabulary as vocabularies
 from specollama.backends.base import Drafter, Target
 from specollama.backends.facts import Model, describe, first_difference, load_options
@@ -27,10 +26,12 @@ from specollama.backends.ollama import (
     Requests,
     RetokenisedDrafter,
 )
+from specollama.backends.probe import Probe, cache_file, keep, measure, recall
 from specollama.backends.vocabulary import LlamaVocabulary
+from specollama.checks import Tokenizers, choose_rule, why_not_lanes, why_plain
 from specollama.config import PairSettings
 from specollama.engine.rounds import Speculation
-from specollama.errors import MissingPackage, RunError, Unreachable, UnsupportedPair
+from specollama.errors import RunError, Unreachable
 from specollama.hosts import Endpoint
 from specollama.lookahead import AdaptiveLookahead, FixedLookahead, Lookahead
 from specollama.sampling import effective
@@ -39,6 +40,7 @@ from specollama.types import DoneReason, Origin, Route, Rule, SamplingOptions
 from specollama.wire import LOAD_OPTIONS, Message
 
 DEFAULT_LANES = 8  # concurrent rows, where the configuration doesn't say how many the target works on at once
+PROBE_LIMIT = 2.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +52,25 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokenizers:
-    """What is known of a pair's tokenizers. `same`: the draft model's tokens are the target's."""
+class Plan:
+    """How one reply is speculated. `context_length`: the target's, in tokens; None where its server doesn't say."""
 
-    target: LlamaVocabulary | None = None
-    same: bool = False
-    why_not_exact: str = ""  # why the target's isn't there
+    route: Route
+    rule: Rule
+    prompt: str
+    target: Model
+    draft: Model
+    target_requests: Requests
+    draft_requests: Requests
+    tokenizers: Tokenizers
+    context_length: int | None
+
+    @property
+    def full(self) -> bool:
+        """Whether the prompt leaves no room for a draft."""
+        if self.tokenizers.target is None or self.context_length is None:
+            return False
+        return len(self.tokenizers.target.encode(self.prompt)) + 2 > self.context_length
 
 
 class Pair:
@@ -99,16 +114,14 @@ class Pair:
                 yield event
 
     async def _events(self, conversation: Conversation, stats: Stats) -> AsyncGenerator[Event, None]:
-        target, draft = await self._models()
+        target, _ = await self._models()
         options = {**self.settings.options, **conversation.options}
         sampling = effective(options, target.parameters, target.defaults)
-        reason = why_plain(self.settings, target, draft)
-        prompt = None if reason else await self._render(target, conversation, options)
-        if isinstance(draft, str) or reason or prompt is None:
-            reason = reason or "the target's server can't render a chat (Ollama before 0.11.5)"
-            events = self._plain(target, conversation, options, stats, reason)
+        plan = await self._prepare(conversation, options, sampling)
+        if isinstance(plan, str):
+            events = self._plain(conversation, options, stats, plan)
         else:
-            events = self._speculated(target, draft, prompt, options, sampling, stats)
+            events = self._speculated(plan, stats)
         async with aclosing(events):
             async for event in events:
                 yield event
@@ -130,31 +143,75 @@ class Pair:
         except Unreachable as error:
             return f"the draft's server: {error}"
 
-    async def _render(self, target: Model, conversation: Conversation, options: Mapping[str, Any]) -> str | None:
-        body = self._chat_body(target, conversation, load_options(options, LOAD_OPTIONS))
-        return await target.server.render(body | {"truncate": False})
+    async def _prepare(
+        self, conversation: Conversation, options: Mapping[str, Any], sampling: SamplingOptions
+    ) -> Plan | str:
+        """How the reply is going to be speculated, or why it isn't."""
+        target, draft = await self._models()
+        if reason := why_plain(self.settings, target):
+            return reason
+        if isinstance(draft, str):
+            return draft
+        load = load_options(options, LOAD_OPTIONS)
+        prompt = await target.server.render(self._chat_body(conversation, load) | {"truncate": False})
+        if prompt is None:
+            return "the target's server can't render a chat (Ollama before 0.11.5)"
+        tokenizers = await self._compare_tokenizers(target, draft)
+        keep_alive = self.settings.keep_alive
+        plan = Plan(
+            route=self.settings.route,
+            rule=choose_rule(self.settings.rule, sampling, target, tokenizers),
+            prompt=_without_begin_marker(prompt, tokenizers.target),
+            target=target,
+            draft=draft,
+            target_requests=Requests(target.name, sampling, load, keep_alive),
+            draft_requests=Requests(draft.name, sampling, load, keep_alive),
+            tokenizers=tokenizers,
+            context_length=await _context_length(target),
+        )
+        return await self._routed(plan)
 
-    def _chat_body(self, target: Model, conversation: Conversation, options: Mapping[str, Any]) -> dict[str, Any]:
+    async def _routed(self, plan: Plan) -> Plan | str:
+        """The plan with its route decided, or why it is better not followed."""
+        if plan.full:
+            return f"the prompt fills the context of {plan.context_length} tokens"
+        if plan.route is not Route.AUTO:
+            return plan
+        probe = await self._probe(plan)
+        if isinstance(probe, str):
+            return probe
+        return why_not_lanes(probe) or replace(plan, route=Route.LANES)
+
+    async def _probe(self, plan: Plan) -> Probe | str:
+        """What was measured of the pair, now or earlier, or why it could not be."""
+        file = cache_file(plan.target, plan.draft)
+        if known := recall(file):
+            return known
+        try:
+            await plan.draft.server.generate(plan.draft_requests.load_only())
+            async with asyncio.timeout(PROBE_LIMIT):
+                probe = await measure(plan.target_requests, plan.target, plan.draft_requests, plan.draft)
+        except TimeoutError:
+            return f"measuring the pair took longer than {PROBE_LIMIT:g} s; --route lanes skips it"
+        keep(probe, file)
+        return probe
+
+    def _chat_body(self, conversation: Conversation, options: Mapping[str, Any]) -> dict[str, Any]:
         keep_alive = self.settings.keep_alive
         return {
-            "model": target.name,
+            "model": self.settings.target.model,
             "messages": [message.body() for message in conversation.messages],
             "options": dict(options),
             **({} if keep_alive is None else {"keep_alive": keep_alive}),
         }
 
     async def _plain(
-        self,
-        target: Model,
-        conversation: Conversation,
-        options: Mapping[str, Any],
-        stats: Stats,
-        reason: str,
+        self, conversation: Conversation, options: Mapping[str, Any], stats: Stats, reason: str
     ) -> AsyncGenerator[Event, None]:
         """The target's own answer through its own chat endpoint, as it comes."""
         stats.route, stats.reason = Route.PLAIN, reason
         yield Status(on=False, detail=reason)
-        async with aclosing(target.server.stream_chat(self._chat_body(target, conversation, options))) as chunks:
+        async with aclosing(self._target_server.stream_chat(self._chat_body(conversation, options))) as chunks:
             async for chunk in chunks:
                 if chunk.message.thinking:
                     yield Text(chunk.message.thinking, Origin.PLAIN, thinking=True)
@@ -167,63 +224,24 @@ class Pair:
                     stats.eval_count = chunk.eval_count or stats.plain
                     yield Done(DoneReason.LENGTH if chunk.done_reason == "length" else DoneReason.STOP, stats)
 
-    async def _speculated(
-        self,
-        target: Model,
-        draft: Model,
-        prompt: str,
-        options: Mapping[str, Any],
-        sampling: SamplingOptions,
-        stats: Stats,
-    ) -> AsyncGenerator[Event, None]:
-        tokenizers = await self._compare_tokenizers(target, draft)
-        rule = choose_rule(self.settings.rule, sampling, target, tokenizers)
+    async def _speculated(self, plan: Plan, stats: Stats) -> AsyncGenerator[Event, None]:
         lookahead = self._lookahead()
-        stats.route = self.settings.route
-        load = load_options(options, LOAD_OPTIONS)
-        prompt = _without_begin_marker(prompt, tokenizers.target)
-        drafter = self._drafter(draft, Requests(draft.name, sampling, load, self.settings.keep_alive), rule, tokenizers)
-        requests = Requests(target.name, sampling, load, self.settings.keep_alive)
-        yield Status(on=True, detail=_detail(self.settings.route, lookahead, tokenizers))
+        stats.route = plan.route
+        yield Status(on=True, detail=_detail(plan, lookahead))
+        sampling = plan.target_requests.options
         async with AsyncExitStack() as stack:
-            verifier = await self._verifier(stack, target, requests, prompt, rule, tokenizers)
             speculation = Speculation(
-                prompt, verifier, drafter, lookahead, rule, sampling, stats, Random(secrets.randbits(64))
+                prompt=plan.prompt,
+                target=await _verifier(plan, stack),
+                drafter=_drafter(plan),
+                lookahead=lookahead,
+                rule=plan.rule,
+                options=sampling,
+                stats=stats,
             )
             events = await stack.enter_async_context(aclosing(speculation.events()))
             async for event in events:
                 yield event
-
-    async def _verifier(
-        self,
-        stack: AsyncExitStack,
-        target: Model,
-        requests: Requests,
-        prompt: str,
-        rule: Rule,
-        tokenizers: Tokenizers,
-    ) -> Target:
-        if self.settings.route is Route.GREEDY:
-            limit = requests.options.num_predict if requests.options.num_predict > 0 else None
-            return await stack.enter_async_context(aclosing(ContinuationTarget(target.server, requests, prompt, limit)))
-        seed = requests.options.seed
-        cursor: Cursor = ExactCursor(prompt, tokenizers.target) if tokenizers.target else CountedCursor(prompt)
-        return LanesTarget(
-            target.server,
-            requests,
-            cursor,
-            rule=rule,
-            seed=secrets.randbits(31) if seed is None else seed,
-            context_length=await _context_length(target),
-            row_tokens=target.row_tokens,
-        )
-
-    def _drafter(self, draft: Model, requests: Requests, rule: Rule, tokenizers: Tokenizers) -> Drafter:
-        vocabulary = tokenizers.target if tokenizers.same else None
-        drafter = OllamaDrafter(draft.server, requests, rule=rule, seed=secrets.randbits(31), vocabulary=vocabulary)
-        if tokenizers.target and not (tokenizers.same and draft.has_logprobs):
-            return RetokenisedDrafter(drafter, tokenizers.target)
-        return drafter
 
     def _lookahead(self) -> Lookahead:
         if self.settings.lookahead == "auto":
@@ -235,7 +253,7 @@ class Pair:
         if self._tokenizers is None:
             try:
                 ours, theirs = await asyncio.gather(_vocabulary(target), _vocabulary(draft))
-            except (RunError, MissingPackage) as error:
+            except RunError as error:
                 self._tokenizers = Tokenizers(why_not_exact=str(error))
                 return self._tokenizers
             same = first_difference(theirs.tokens(), ours.tokens()) is None
@@ -244,56 +262,44 @@ class Pair:
         return self._tokenizers
 
 
-def why_plain(settings: PairSettings, target: Model, draft: Model | str) -> str | None:
-    """Why the pair's replies can't be, or are not to be, speculated; None when they can."""
-    if settings.route is Route.PLAIN:
-        return "route plain was asked for"
-    if isinstance(draft, str):
-        return draft
-    if settings.lookahead == 0:
-        return "lookahead is 0"
-    if target.remote:
-        return f"{target.name} is a cloud model"
-    if target.show.details.format == "safetensors":
-        return f"{target.name} runs on the MLX engine"
-    if target.speculates_itself:
-        return f"{target.name} is speculated by its own server"
-    if target.thinks:
-        return f"{target.name} is a thinking model"
-    return None
-
-
-def choose_rule(asked: Rule, options: SamplingOptions, target: Model, tokenizers: Tokenizers) -> Rule:
-    """The rule of a reply: greedy at temperature 0, else rejection where it is exact, else match.
-
-    With a seed it is match, so that the reply doesn't depend on what was drafted. Raises UnsupportedPair when
-    rejection was asked for and can't be exact.
-    """
-    if options.greedy:
-        return Rule.GREEDY
-    obstacle = _rejection_obstacle(options, target, tokenizers)
-    if asked is Rule.REJECTION and obstacle:
-        raise UnsupportedPair(f"rule rejection can't be kept lossless here: {obstacle}; use `match` or `auto`")
-    return Rule.MATCH if asked is Rule.MATCH or obstacle else Rule.REJECTION
-
-
-def _rejection_obstacle(options: SamplingOptions, target: Model, tokenizers: Tokenizers) -> str | None:
-    if options.seed is not None:
-        return "a seed asks for a reply that doesn't depend on the draft"
-    if options.penalised:
-        return "penalties change what log-probabilities don't show"
-    if not target.sampler_known:
-        return "the target's sampler doesn't work in llama.cpp's order"
-    if tokenizers.target is None:
-        return tokenizers.why_not_exact
-    return None if tokenizers.same else "draft and target have different tokenizers"
-
-
-def _detail(route: Route, lookahead: Lookahead, tokenizers: Tokenizers) -> str:
-    detail = f"{route}, lookahead {lookahead}"
-    if route is Route.LANES and tokenizers.target is None:
-        detail += f"; cuts checked by token counts alone: {tokenizers.why_not_exact}"
+def _detail(plan: Plan, lookahead: Lookahead) -> str:
+    detail = f"{plan.route}, lookahead {lookahead}"
+    if plan.route is Route.LANES and plan.tokenizers.target is None:
+        detail += f"; cuts checked by token counts alone: {plan.tokenizers.why_not_exact}"
     return detail
+
+
+async def _verifier(plan: Plan, stack: AsyncExitStack) -> Target:
+    """The target of the plan's route; `stack` closes it."""
+    options = plan.target_requests.options
+    if plan.route is Route.GREEDY:
+        limit = options.num_predict if options.num_predict > 0 else None
+        target = ContinuationTarget(plan.target.server, plan.target_requests, plan.prompt, limit)
+        return await stack.enter_async_context(aclosing(target))
+    exact = plan.tokenizers.target
+    return LanesTarget(
+        plan.target.server,
+        plan.target_requests,
+        ExactCursor(plan.prompt, exact) if exact else CountedCursor(plan.prompt),
+        rule=plan.rule,
+        seed=secrets.randbits(31) if options.seed is None else options.seed,
+        context_length=plan.context_length,
+        row_tokens=plan.target.row_tokens,
+    )
+
+
+def _drafter(plan: Plan) -> Drafter:
+    tokenizers = plan.tokenizers
+    drafter = OllamaDrafter(
+        plan.draft.server,
+        plan.draft_requests,
+        rule=plan.rule,
+        seed=secrets.randbits(31),
+        vocabulary=tokenizers.target if tokenizers.same else None,
+    )
+    if tokenizers.target and not (tokenizers.same and plan.draft.has_logprobs):
+        return RetokenisedDrafter(drafter, tokenizers.target)
+    return drafter
 
 
 def _server(endpoint: Endpoint, environ: Mapping[str, str]) -> OllamaServer:

@@ -76,7 +76,14 @@ class Requests:
             "top_logprobs": TOP_LOGPROBS_LIMIT,
             "options": options,
         }
-        return body if self.keep_alive is None else body | {"keep_alive": self.keep_alive}
+        return body | self._kept()
+
+    def load_only(self) -> dict[str, Any]:
+        """The body of a request that loads the model and generates nothing."""
+        return {"model": self.model, "prompt": "", "options": dict(self.load), **self._kept()}
+
+    def _kept(self) -> dict[str, Any]:
+        return {} if self.keep_alive is None else {"keep_alive": self.keep_alive}
 
 
 class LanesTarget:
