@@ -87,9 +87,7 @@ def _url(text: str, *, lenient: bool) -> str:
     scheme, rest, default_port = _scheme(text)
     authority, _, path = rest.partition("/")
     if "@" in rest:
-        raise ValueError(
-            "a user or password in a URL is refused; name the variable with the token as token_env"
-        )
+        raise ValueError("a user or password in a URL is refused; name the variable with the token as token_env")
     host, port = _host_port(authority, default_port)
     if not lenient and (not authority or "?" in path or "#" in path):
         raise ValueError("must be a host or a URL, as tower:11434 or https://tower/ollama")

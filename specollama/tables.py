@@ -74,9 +74,7 @@ def _server(value: Any, handler: Callable[[Any], str]) -> str:
 class Table(BaseModel):
     """A table of the file. Unknown keys are told before missing ones: the first often explains the second."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=()
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
     key_word: ClassVar[str] = "key"
 
     @model_validator(mode="before")
@@ -128,18 +126,14 @@ class EndpointTable(Table):
     url: Annotated[str, WrapValidator(_server)] = Field(examples=['"http://tower:11434"'])
     token_env: Annotated[
         str | None,
-        _must(
-            "the name of an environment variable that holds the token", lambda name: VARIABLE.fullmatch(name)
-        ),
+        _must("the name of an environment variable that holds the token", lambda name: VARIABLE.fullmatch(name)),
     ] = None
     connect_timeout: Seconds = 10.0
     idle_timeout: Seconds = 600.0
 
 
 class ModelTable(Table):
-    model: Annotated[str, _must("a model's name, as qwen2.5-coder:32b")] = Field(
-        examples=['"qwen2.5-coder:32b"']
-    )
+    model: Annotated[str, _must("a model's name, as qwen2.5-coder:32b")] = Field(examples=['"qwen2.5-coder:32b"'])
     endpoint: Annotated[str | None, _must("the name of an endpoint")] = None
 
 
@@ -168,9 +162,7 @@ class TuningTable(Table):
 
     def given(self) -> dict[str, Any]:
         """What was set, under the names that `PairSettings` has for it."""
-        given = {
-            name: getattr(self, name) for name in TuningTable.model_fields if name in self.model_fields_set
-        }
+        given = {name: getattr(self, name) for name in TuningTable.model_fields if name in self.model_fields_set}
         if isinstance(keep := given.get("keep_alive"), str) and SECONDS.fullmatch(keep):
             given["keep_alive"] = float(keep)  # Ollama refuses a text without a unit
         if "options" in given:

@@ -128,9 +128,7 @@ def test_a_server_that_was_written_wrongly_is_not_guessed_at(text: str, fault: s
 
 @given(
     st.sampled_from(["http://", "https://", ""]),
-    st.one_of(
-        st.ip_addresses(v=4).map(str), st.from_regex(r"[a-z][a-z0-9-]{0,9}(\.[a-z]{2,3})?", fullmatch=True)
-    ),
+    st.one_of(st.ip_addresses(v=4).map(str), st.from_regex(r"[a-z][a-z0-9-]{0,9}(\.[a-z]{2,3})?", fullmatch=True)),
     st.integers(0, 65535),
 )
 def test_reading_an_address_twice_changes_nothing(scheme: str, host: str, port: int) -> None:
