@@ -93,12 +93,12 @@ def certain(options: SamplingOptions, limit: int) -> SamplingOptions:
 def effective(requested: Mapping[str, Any], modelfile: Mapping[str, Any], defaults: SamplingOptions) -> SamplingOptions:
     """The options that the server would use: the request's, else the Modelfile's, else the version's default.
 
-    Names that aren't sampling options are passed over; None means unset, as in Ollama. `stop` of the request
-    replaces the Modelfile's. A negative seed is Ollama's way to ask for a random one.
+    Names that aren't sampling options are passed over; None means unset, as in Ollama, and unsets nothing. `stop`
+    of the request replaces the Modelfile's. A negative seed is Ollama's way to ask for a random one.
     """
     known = {field.name for field in fields(SamplingOptions)}
-    merged = {name: value for source in (modelfile, requested) for name, value in source.items()}
-    chosen = {name: value for name, value in merged.items() if name in known and value is not None}
+    asked = [item for source in (modelfile, requested) for item in source.items()]
+    chosen = {name: value for name, value in asked if name in known and value is not None}
     if "stop" in chosen:
         stops = chosen["stop"]
         chosen["stop"] = (stops,) if isinstance(stops, str) else tuple(stops)
