@@ -17,7 +17,9 @@ from specollama.embedded.models import default_models
 from specollama.embedded.serve import Running, Settings, serve_models
 from specollama.embedded.served import cut_middle
 
-ENDLESS = {"num_predict": 0, "temperature": 1, "stop": []}
+ENDLESS = {"num_predict": -1, "temperature": 0, "stop": []}
+LONG_LIST = {"type": "array", "items": {"type": "integer"}, "minItems": 2000}
+"""A format that keeps a reply from ending by itself for minutes."""
 
 
 def ask(server: Running, **body: Any) -> httpx.Response:
@@ -35,7 +37,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def idle(engine: Engine) -> bool:
-    slots = httpx.get(f"{engine.url}/slots").json()
+    slots = httpx.get(f"{engine.url}/slots", headers=engine.headers).json()
     return engine.active == 0 and not any(slot["is_processing"] for slot in slots)
 
 
@@ -79,8 +81,8 @@ def test_the_cut_keeps_the_head_and_the_tail() -> None:
 
 
 def test_a_reply_runs_past_the_context_by_shifting_it(small: Running) -> None:
-    options = {**ENDLESS, "num_predict": 80}
-    assert ask(small, prompt="One, two, three,", options=options).json()["eval_count"] > 64
+    options = {**ENDLESS, "temperature": 0, "num_predict": 80}
+    assert ask(small, prompt="word word word", options=options).json()["eval_count"] == 80
 
 
 def test_without_shifting_a_reply_ends_with_the_context(small: Running) -> None:
@@ -117,35 +119,36 @@ def test_a_chat_over_the_context_loses_its_first_messages(small: Running) -> Non
 
 @pytest.mark.parametrize("path", ["/api/generate", "/api/chat"])
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_reply_that_is_abandoned_frees_its_slot(small: Running, path: str, stream: bool) -> None:
-    engine = small.engines["small"]
-    body = {"model": "small", "prompt": "Once", "messages": [{"role": "user", "content": "Hi"}], "options": ENDLESS}
-    async with httpx.AsyncClient(base_url=small.url, timeout=60) as client:
-        request = asyncio.create_task(client.post(path, json={**body, "raw": True, "stream": stream}))
+async def test_a_reply_that_is_abandoned_frees_its_slot(embedded: Running, path: str, stream: bool) -> None:
+    engine = embedded.engines["target"]
+    body = {"model": "target", "prompt": "One", "messages": [{"role": "user", "content": "Hi"}], "options": ENDLESS}
+    body |= {"format": LONG_LIST, "raw": True, "stream": stream}
+    async with httpx.AsyncClient(base_url=embedded.url, timeout=60) as client:
+        request = asyncio.create_task(client.post(path, json=body))
         await until(lambda: engine.active == 1)
         request.cancel()
         await asyncio.gather(request, return_exceptions=True)
     await until(lambda: idle(engine))
 
 
-async def test_a_stream_that_is_closed_after_a_line_frees_its_slot(small: Running) -> None:
-    body = {"model": "small", "prompt": "Once", "raw": True, "options": ENDLESS}
-    async with httpx.AsyncClient(base_url=small.url, timeout=60) as client:
+async def test_a_stream_that_is_closed_after_a_line_frees_its_slot(embedded: Running) -> None:
+    body = {"model": "target", "prompt": "One", "raw": True, "options": ENDLESS, "format": LONG_LIST}
+    async with httpx.AsyncClient(base_url=embedded.url, timeout=60) as client:
         async with client.stream("POST", "/api/generate", json=body) as response:
             assert await anext(response.aiter_bytes())
-        await until(lambda: idle(small.engines["small"]))
+        await until(lambda: idle(embedded.engines["target"]))
 
 
 async def test_requests_over_the_slots_wait_and_can_be_abandoned_while_they_do(small: Running) -> None:
     engine = small.engines["small"]
-    body = {"model": "small", "prompt": "Once", "raw": True, "stream": False}
+    body = {"model": "small", "prompt": "word word word", "raw": True, "stream": False}
     async with httpx.AsyncClient(base_url=small.url, timeout=60) as client:
         running, waiting = (
             [asyncio.create_task(client.post("/api/generate", json={**body, "options": ENDLESS})) for _ in range(2)]
             for _ in range(2)
         )
         await until(lambda: engine.active == 2)
-        last = asyncio.create_task(client.post("/api/generate", json=body))
+        last = asyncio.create_task(client.post("/api/generate", json=body))  # the Modelfile's 3 tokens
         for task in (*waiting, *running):
             task.cancel()
         assert (await last).json()["done"] is True
@@ -157,7 +160,7 @@ async def test_a_server_that_stops_in_the_middle_of_a_reply_does_stop() -> None:
     models = {"draft": default_models()["draft"]}
     with serve_models(models, Settings(num_ctx=64, parallel=1)) as server:
         async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
-            body = {"model": "draft", "prompt": "Once", "raw": True, "options": ENDLESS}
+            body = {"model": "draft", "prompt": "word word word", "raw": True, "options": ENDLESS}
             request = asyncio.create_task(client.post("/api/generate", json=body))
             await until(lambda: server.engines["draft"].active == 1)
             request.cancel()
@@ -229,3 +232,9 @@ async def test_a_page_in_a_browser_can_not_reach_it_under_a_name_of_its_own() ->
 )
 def test_local_host_names_are_told_from_others(host: str, is_local: bool) -> None:
     assert local(host) is is_local
+
+
+async def test_the_engine_behind_answers_only_the_server_in_front(small: Running) -> None:
+    async with httpx.AsyncClient(base_url=small.engines["small"].url) as client:
+        assert (await client.post("/completion", json={"prompt": "a", "n_predict": 1})).status_code == 401
+        assert (await client.get("/slots")).status_code == 401

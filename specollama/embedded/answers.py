@@ -177,7 +177,7 @@ async def _chat_body(model: Served, ask: ChatRequest, options: dict[str, Any]) -
     if ask.logprobs:
         body |= {"logprobs": True, "top_logprobs": max(ask.top_logprobs, 1)}
     messages = ask.messages
-    if asking.truncates(ask) and len(messages) > 1:
+    if asking.truncates(ask):
         messages = await model.fit_chat(messages, body)
     body["messages"] = engine_messages(messages)
     if ask.shift is False:

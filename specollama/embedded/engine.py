@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ class Engine:
         self.active = 0
         """Requests that llama-server is working on."""
         params = _params(path, num_ctx, parallel, threads or max(1, (os.cpu_count() or 2) // 2))
+        key = secrets.token_hex()  # else others on this machine get round the token of the server in front
+        params.api_keys = [key]
         params.kv_unified = unified
         params.kv_unified_per_slot = num_ctx if unified else 0  # else a slot may fill the whole cache
         params.cache_idle_slots = idle_slots
@@ -57,9 +60,12 @@ class Engine:
             raise RunError(f"llama.cpp can't load {path}: {error}") from error
         self.url: str = self._server.listening_address
         """Where this model's llama-server listens: on loopback, and on another port each time."""
+        self.headers = {"Authorization": f"Bearer {key}"}
+        """What a request to `url` has to carry."""
         # llama-server gives each connection a thread, so idle ones would starve it; Ollama opens a new one too
         self._http = httpx.AsyncClient(
             base_url=self.url,
+            headers=self.headers,
             timeout=httpx.Timeout(None, connect=10),
             limits=httpx.Limits(max_keepalive_connections=0),
             trust_env=False,

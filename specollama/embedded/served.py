@@ -44,12 +44,16 @@ class Served:
 
     async def fit_chat(self, messages: list[Message], body: dict[str, Any]) -> list[Message]:
         """The last messages that fit the context, and the system messages before them; at least the last one."""
-        for start in range(len(messages)):
-            kept = [each for each in messages[:start] if each.role == "system"] + messages[start:]
+        for start in range(len(messages) - 1):
+            kept = _from(messages, start)
             text = await self.render({**body, "messages": engine_messages(kept)})
-            if start == len(messages) - 1 or len(await self.engine.tokenize(text)) <= self.engine.num_ctx:
+            if len(await self.engine.tokenize(text)) <= self.engine.num_ctx:
                 return kept
-        return messages
+        return _from(messages, len(messages) - 1)
+
+
+def _from(messages: list[Message], start: int) -> list[Message]:
+    return [each for each in messages[:start] if each.role == "system"] + messages[start:]
 
 
 def cut_middle(tokens: list[int], keep: int, window: int) -> list[int]:
