@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from ipaddress import ip_address
 from types import TracebackType
@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 import httpx
 from pydantic import ValidationError
 
+from specollama.backends.surrogates import Mender
 from specollama.errors import BrokenReply, EndpointError, ModelMissing, Refused, Unreachable
 from specollama.wire import (
     ChatReply,
@@ -132,10 +133,11 @@ class OllamaServer:
                 if response.is_error:
                     await response.aread()
                     raise self._refused(response)
+                mender = Mender()
                 async for line in _lines(response.aiter_bytes()):
-                    chunk = self._validated(line, wire)
+                    chunk = self._validated(mender.mend(line), wire)
                     if chunk.error is not None:
-                        raise Refused(f"{self.url}: {chunk.error}", url=self.url, status=response.status_code)
+                        raise Refused(f"{self.url}: {_said(chunk.error)}", url=self.url, status=response.status_code)
                     yield chunk
                     if chunk.done:
                         return
@@ -144,7 +146,7 @@ class OllamaServer:
     def _parsed(self, response: httpx.Response, wire: type[_Wire]) -> _Wire:
         if response.is_error:
             raise self._refused(response)
-        return self._validated(response.content, wire)
+        return self._validated(Mender().mend(response.content), wire)
 
     def _validated(self, body: bytes, wire: type[_Wire]) -> _Wire:
         try:
@@ -184,16 +186,22 @@ def _cause(error: Exception) -> str:
 
 
 def _error_text(response: httpx.Response) -> str:
-    """What an error answer says: Ollama's `error`, which may hold the engine's own JSON once more; else the status."""
+    """What an error answer says; the status where it says nothing."""
     try:
-        said = response.json().get("error")
-        if isinstance(said, str) and said.startswith("{"):
-            said = json.loads(said).get("error", said)
-        if isinstance(said, dict):
-            said = said.get("message")
+        said = _said(response.json().get("error"))
     except (ValueError, AttributeError):
-        said = None
-    return str(said) if said else f"HTTP {response.status_code} {response.reason_phrase}".strip()
+        said = ""
+    return said or f"HTTP {response.status_code} {response.reason_phrase}".strip()
+
+
+def _said(error: Any) -> str:
+    """Ollama's `error` on one line. It may hold the engine's own JSON once more."""
+    if isinstance(error, str) and error.startswith("{"):
+        with suppress(ValueError):
+            error = json.loads(error).get("error") or error
+    if isinstance(error, dict):
+        error = error.get("message")
+    return " ".join(str(error or "").split())
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
