@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from specollama.backends.facts import Model
 from specollama.backends.probe import ROWS, Probe
 from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.config import PairSettings
 from specollama.errors import UnsupportedPair
+from specollama.thinking import CLOSING, OPENING
 from specollama.types import Route, Rule, SamplingOptions
+from specollama.wire import Message
 
 _HOPED_ACCEPTANCE = 0.8  # of a draft before anything is known of it: generous, since a poor one is noticed
+_HOPED_REPLY = 256  # tokens, before anything is known of a reply
+_READING_SHARE = 0.2  # of the reply's plain time, that may go into reading the prompt once more for each lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +29,61 @@ class Tokenizers:
     why_not_exact: str = ""  # why the target's isn't there
 
 
-def why_plain(settings: PairSettings, target: Model) -> str | None:
-    """Why the pair's replies can't be, or are not to be, speculated; None when they can."""
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What is to be answered.
+
+    `options` are Ollama's, by its names; those that are set here win over the pair's. `format`: "json" or a JSON
+    schema. `think`: whether a thinking model thinks, or how much; None: as it does by itself.
+    """
+
+    messages: Sequence[Message]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    format: Any = None
+    tools: Sequence[Mapping[str, Any]] = ()
+    think: bool | str | None = None
+
+
+def why_plain(settings: PairSettings, target: Model, conversation: Conversation) -> str | None:
+    """Why the reply can't be, or is not to be, speculated; None when it can."""
     if settings.route is Route.PLAIN:
         return "route plain was asked for"
     if settings.lookahead == 0:
         return "lookahead is 0"
+    return _request_obstacle(conversation) or _model_obstacle(target)
+
+
+def _request_obstacle(conversation: Conversation) -> str | None:
+    """What only the target's own chat endpoint can do."""
+    if conversation.tools:
+        return "tools"
+    if conversation.format not in (None, ""):
+        return "format"
+    return "images" if any(message.images for message in conversation.messages) else None
+
+
+def _model_obstacle(target: Model) -> str | None:
     if target.remote:
         return f"{target.name} is a cloud model"
     if target.show.details.format == "safetensors":
         return f"{target.name} runs on the MLX engine"
     if target.speculates_itself:
         return f"{target.name} is speculated by its own server"
-    if target.thinks:
-        return f"{target.name} is a thinking model"
+    if not target.renders:
+        return "the target's server can't render a chat without answering it (Ollama before 0.11.5)"
+    if target.thinks and OPENING not in target.show.template:
+        return f"{target.name} doesn't mark its thinking with {OPENING}"
     return None
+
+
+def why_not_split(target: Model, vocabulary: LlamaVocabulary | None) -> str | None:
+    """Why a thinking model's raw reply can't be told apart into thinking and answer; None when it can."""
+    if not target.thinks:
+        return None
+    if vocabulary is None:
+        return f"{target.name} is a thinking model, and its vocabulary isn't known"
+    shown = "".join(vocabulary.shown(token) for token in vocabulary.encode(OPENING + CLOSING))
+    return None if OPENING + CLOSING in shown else f"{target.name} marks its thinking with control tokens"
 
 
 def choose_rule(asked: Rule, options: SamplingOptions, target: Model, tokenizers: Tokenizers) -> Rule:
@@ -66,16 +112,25 @@ def _rejection_obstacle(options: SamplingOptions, target: Model, tokenizers: Tok
     return None if tokenizers.same else "draft and target have different tokenizers"
 
 
-def why_not_lanes(probe: Probe) -> str | None:
-    """Why the route lanes would be slower than plain on these servers; None when it should gain."""
-    if probe.speedup(_HOPED_ACCEPTANCE) > 1:
-        return None
-    if probe.slots < 2:
-        return f"the target works on one request at a time: {ROWS} rows cost {_steps(probe)}"
-    return f"lanes don't pay here: {ROWS} rows and their draft cost {_steps(probe)}"
+def why_not_lanes(probe: Probe, prompt_tokens: int, lanes: int) -> str | None:
+    """Why the route lanes would be slower than plain on these servers; None when it should gain.
+
+    `prompt_tokens`: how much each of the `lanes` but the first has to read before it helps.
+    """
+    if probe.holes:
+        return "the target's server speculates by itself: tokens come without log-probabilities"
+    if not probe.resident:
+        return "draft and target evict each other: the server's memory doesn't hold both"
+    if probe.speedup(_HOPED_ACCEPTANCE) <= 1:
+        cause = "the target works on one request at a time" if probe.slots < 2 else "lanes don't pay here"
+        return f"{cause}: {ROWS} rows and their draft cost {_steps(probe)}"
+    reading = probe.reading * prompt_tokens * (lanes - 1)
+    if reading > _READING_SHARE * _HOPED_REPLY * probe.step:
+        return f"{lanes} lanes would read the prompt of {prompt_tokens} tokens for {reading:.1f} s first"
+    return None
 
 
 def _steps(probe: Probe) -> str:
     if probe.step <= 0:
-        return "no known number of target steps"
+        return "an unknown number of target steps"
     return f"{(probe.rows + probe.draft) / probe.step:.1f} target steps"

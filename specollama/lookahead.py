@@ -1,9 +1,17 @@
-"""How many tokens to draft in the next round."""
+"""How many tokens to draft in the next round, and whether to draft at all."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Protocol
+
+from specollama.types import Verdict
+
+TESTED_ENOUGH = 24  # tokens
+HOPELESS = 0.1  # acceptance rate
+WARM_UP = 2  # rounds, in which slots read the prompt for the first time
+ROUNDS_ENOUGH = 6
+TOO_SLOW = 0.95  # of plain speed: a little below 1, since both sides are measured on a busy machine
 
 
 class Lookahead(Protocol):
@@ -66,3 +74,37 @@ class AdaptiveLookahead:
 
     def __str__(self) -> str:
         return f"{self.least}-{self.most}" if self.least < self.most else str(self.least)
+
+
+@dataclass(slots=True)
+class Patience:
+    """Watches whether speculation is worth going on with, once enough was seen.
+
+    `plain_step`: seconds that the target takes for a token alone; None where that was not measured, and only the
+    acceptance is watched.
+    """
+
+    plain_step: float | None = None
+    _tested: int = 0
+    _accepted: int = 0
+    _rounds: int = 0
+    _emitted: int = 0
+    _seconds: float = 0.0
+
+    def learn(self, verdict: Verdict, seconds: float) -> None:
+        """A round took so long. The first ones don't count: slots read the prompt in them."""
+        self._tested += verdict.tested
+        self._accepted += verdict.accepted
+        self._rounds += 1
+        if self._rounds > WARM_UP:
+            self._emitted += len(verdict.emitted)
+            self._seconds += seconds
+
+    def lost(self) -> str | None:
+        """Why to stop drafting; None while it may still pay."""
+        if self._tested >= TESTED_ENOUGH and self._accepted < HOPELESS * self._tested:
+            return f"almost nothing of the draft is accepted ({self._accepted} of {self._tested} tested tokens)"
+        if self.plain_step is None or self._rounds < WARM_UP + ROUNDS_ENOUGH or not self._seconds:
+            return None
+        factor = self._emitted / self._seconds * self.plain_step
+        return f"rounds are slower than plain here ({factor:.2f}x)" if factor < TOO_SLOW else None

@@ -6,71 +6,46 @@ The only place that names concrete backends.
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, Self
 
-from specollama.alignment import CountedCursor, ExactCursor
 from specollama.backends import vocabulary as vocabularies
-from specollama.backends.base import Drafter, Target
 from specollama.backends.facts import Model, describe, first_difference, load_options
 from specollama.backends.http import OllamaServer
 from specollama.backends.ollama import (
-    ContinuationTarget,
-    LanesTarget,
-    OllamaDrafter,
     Requests,
-    RetokenisedDrafter,
 )
 from specollama.backends.probe import Probe, cache_file, keep, measure, recall
 from specollama.backends.vocabulary import LlamaVocabulary
-from specollama.checks import Tokenizers, choose_rule, why_not_lanes, why_plain
+from specollama.backends.watch import Watch
+from specollama.checks import (
+    Conversation,
+    Tokenizers,
+    choose_rule,
+    why_not_lanes,
+    why_not_split,
+    why_plain,
+)
 from specollama.config import PairSettings
 from specollama.engine.rounds import Speculation
-from specollama.errors import RunError, Unreachable
+from specollama.errors import Refused, RunError, Unreachable
 from specollama.hosts import Endpoint
-from specollama.lookahead import AdaptiveLookahead, FixedLookahead, Lookahead
+from specollama.lookahead import AdaptiveLookahead, FixedLookahead, Lookahead, Patience
+from specollama.plan import Plan, detail, drafter, verifier, without_begin_marker
 from specollama.sampling import effective
 from specollama.stats import Done, Event, Stats, Status, Text
-from specollama.types import DoneReason, Origin, Route, Rule, SamplingOptions
-from specollama.wire import LOAD_OPTIONS, Message
+from specollama.thinking import OPENING, ThinkingSplitter
+from specollama.types import DoneReason, Origin, Route, SamplingOptions
+from specollama.wire import LOAD_OPTIONS
+
+__all__ = ["Conversation", "Pair"]
 
 DEFAULT_LANES = 8  # concurrent rows, where the configuration doesn't say how many the target works on at once
 PROBE_LIMIT = 2.0  # seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """What is to be answered. `options` are Ollama's, by its names; those that are set here win over the pair's."""
-
-    messages: Sequence[Message]
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How one reply is speculated. `context_length`: the target's, in tokens; None where its server doesn't say."""
-
-    route: Route
-    rule: Rule
-    prompt: str
-    target: Model
-    draft: Model
-    target_requests: Requests
-    draft_requests: Requests
-    tokenizers: Tokenizers
-    context_length: int | None
-
-    @property
-    def full(self) -> bool:
-        """Whether the prompt leaves no room for a draft."""
-        if self.tokenizers.target is None or self.context_length is None:
-            return False
-        return len(self.tokenizers.target.encode(self.prompt)) + 2 > self.context_length
 
 
 class Pair:
@@ -116,15 +91,19 @@ class Pair:
     async def _events(self, conversation: Conversation, stats: Stats) -> AsyncGenerator[Event, None]:
         target, _ = await self._models()
         options = {**self.settings.options, **conversation.options}
-        sampling = effective(options, target.parameters, target.defaults)
-        plan = await self._prepare(conversation, options, sampling)
+        plan = await self._prepare(conversation, options, effective(options, target.parameters, target.defaults))
+        if isinstance(plan, Plan):
+            async with aclosing(self._speculated(plan, stats)) as events:
+                async for event in _unless_refused(events):
+                    if isinstance(event, str):
+                        plan = event
+                        stats.notices.clear()  # it is the reason now
+                        break
+                    yield event
         if isinstance(plan, str):
-            events = self._plain(conversation, options, stats, plan)
-        else:
-            events = self._speculated(plan, stats)
-        async with aclosing(events):
-            async for event in events:
-                yield event
+            async with aclosing(self._plain(conversation, options, stats, plan)) as events:
+                async for event in events:
+                    yield event
 
     async def _models(self) -> tuple[Model, Model | str]:
         """What is known of the target, and of the draft model or why it can't be asked."""
@@ -148,39 +127,43 @@ class Pair:
     ) -> Plan | str:
         """How the reply is going to be speculated, or why it isn't."""
         target, draft = await self._models()
-        if reason := why_plain(self.settings, target):
+        if reason := why_plain(self.settings, target, conversation):
             return reason
         if isinstance(draft, str):
             return draft
+        tokenizers = await self._compare_tokenizers(target, draft)
+        if reason := why_not_split(target, tokenizers.target):
+            return reason
         load = load_options(options, LOAD_OPTIONS)
         prompt = await target.server.render(self._chat_body(conversation, load) | {"truncate": False})
         if prompt is None:
-            return "the target's server can't render a chat (Ollama before 0.11.5)"
-        tokenizers = await self._compare_tokenizers(target, draft)
+            return "the target's server doesn't tell what prompt it makes of a chat"
         keep_alive = self.settings.keep_alive
         plan = Plan(
             route=self.settings.route,
             rule=choose_rule(self.settings.rule, sampling, target, tokenizers),
-            prompt=_without_begin_marker(prompt, tokenizers.target),
+            prompt=without_begin_marker(prompt, tokenizers.target),
             target=target,
             draft=draft,
             target_requests=Requests(target.name, sampling, load, keep_alive),
             draft_requests=Requests(draft.name, sampling, load, keep_alive),
             tokenizers=tokenizers,
             context_length=await _context_length(target),
+            lanes=self.settings.lanes or DEFAULT_LANES,
         )
         return await self._routed(plan)
 
     async def _routed(self, plan: Plan) -> Plan | str:
         """The plan with its route decided, or why it is better not followed."""
         if plan.full:
-            return f"the prompt fills the context of {plan.context_length} tokens"
+            return f"the prompt of {plan.prompt_tokens} tokens fills the context of {plan.context_length}"
         if plan.route is not Route.AUTO:
             return plan
         probe = await self._probe(plan)
         if isinstance(probe, str):
             return probe
-        return why_not_lanes(probe) or replace(plan, route=Route.LANES)
+        obstacle = why_not_lanes(probe, plan.prompt_tokens, plan.lanes)
+        return obstacle or replace(plan, route=Route.LANES, probe=probe)
 
     async def _probe(self, plan: Plan) -> Probe | str:
         """What was measured of the pair, now or earlier, or why it could not be."""
@@ -203,6 +186,9 @@ class Pair:
             "messages": [message.body() for message in conversation.messages],
             "options": dict(options),
             **({} if keep_alive is None else {"keep_alive": keep_alive}),
+            **({} if conversation.format in (None, "") else {"format": conversation.format}),
+            **({"tools": list(conversation.tools)} if conversation.tools else {}),
+            **({} if conversation.think is None else {"think": conversation.think}),
         }
 
     async def _plain(
@@ -227,21 +213,28 @@ class Pair:
     async def _speculated(self, plan: Plan, stats: Stats) -> AsyncGenerator[Event, None]:
         lookahead = self._lookahead()
         stats.route = plan.route
-        yield Status(on=True, detail=_detail(plan, lookahead))
-        sampling = plan.target_requests.options
+        yield Status(on=True, detail=detail(plan, lookahead))
+        watch = Watch(plan.target, plan.draft, plan.lanes)
         async with AsyncExitStack() as stack:
             speculation = Speculation(
                 prompt=plan.prompt,
-                target=await _verifier(plan, stack),
-                drafter=_drafter(plan),
+                target=await verifier(plan, watch, stack),
+                drafter=drafter(plan, watch),
                 lookahead=lookahead,
                 rule=plan.rule,
-                options=sampling,
+                options=plan.target_requests.options,
                 stats=stats,
+                patience=self._patience(plan),
             )
             events = await stack.enter_async_context(aclosing(speculation.events()))
-            async for event in events:
+            async for event in _thinking_apart(events, plan):
                 yield event
+
+    def _patience(self, plan: Plan) -> Patience | None:
+        """None where a person asked for speculation whatever it brings."""
+        if plan.route is Route.GREEDY or self.settings.lookahead != "auto":
+            return None
+        return Patience(plan.probe.step if plan.probe else None)
 
     def _lookahead(self) -> Lookahead:
         if self.settings.lookahead == "auto":
@@ -262,44 +255,48 @@ class Pair:
         return self._tokenizers
 
 
-def _detail(plan: Plan, lookahead: Lookahead) -> str:
-    detail = f"{plan.route}, lookahead {lookahead}"
-    if plan.route is Route.LANES and plan.tokenizers.target is None:
-        detail += f"; cuts checked by token counts alone: {plan.tokenizers.why_not_exact}"
-    return detail
+async def _unless_refused(events: AsyncIterator[Event]) -> AsyncGenerator[Event | str, None]:
+    """The events of a speculated reply; a reason instead, when it came to nothing before any text.
+
+    The target's own chat endpoint then answers better than the rest of a raw stream would: it knows its model's
+    markers. So does it when the target refuses a raw request (status 400) but may not refuse the chat.
+    """
+    shown, first = False, None
+    try:
+        async for event in events:
+            if isinstance(event, Status) and first is None:
+                first = event  # kept back until there is text, so that no status is taken back
+            elif isinstance(event, Status) and not shown:
+                yield event.detail
+                return
+            else:
+                if first is not None and not shown:
+                    yield first
+                shown = True
+                yield event
+    except Refused as error:
+        if shown or error.status != 400:
+            raise
+        yield str(error)
 
 
-async def _verifier(plan: Plan, stack: AsyncExitStack) -> Target:
-    """The target of the plan's route; `stack` closes it."""
-    options = plan.target_requests.options
-    if plan.route is Route.GREEDY:
-        limit = options.num_predict if options.num_predict > 0 else None
-        target = ContinuationTarget(plan.target.server, plan.target_requests, plan.prompt, limit)
-        return await stack.enter_async_context(aclosing(target))
-    exact = plan.tokenizers.target
-    return LanesTarget(
-        plan.target.server,
-        plan.target_requests,
-        ExactCursor(plan.prompt, exact) if exact else CountedCursor(plan.prompt),
-        rule=plan.rule,
-        seed=secrets.randbits(31) if options.seed is None else options.seed,
-        context_length=plan.context_length,
-        row_tokens=plan.target.row_tokens,
-    )
-
-
-def _drafter(plan: Plan) -> Drafter:
-    tokenizers = plan.tokenizers
-    drafter = OllamaDrafter(
-        plan.draft.server,
-        plan.draft_requests,
-        rule=plan.rule,
-        seed=secrets.randbits(31),
-        vocabulary=tokenizers.target if tokenizers.same else None,
-    )
-    if tokenizers.target and not (tokenizers.same and plan.draft.has_logprobs):
-        return RetokenisedDrafter(drafter, tokenizers.target)
-    return drafter
+async def _thinking_apart(events: AsyncIterator[Event], plan: Plan) -> AsyncGenerator[Event, None]:
+    """The events with a thinking model's thinking marked as such."""
+    if not plan.target.thinks:
+        async for event in events:
+            yield event
+        return
+    splitter, last = ThinkingSplitter(plan.prompt.rstrip().endswith(OPENING)), Text("", Origin.PLAIN)
+    async for event in events:
+        if isinstance(event, Text):
+            last = event
+            for text, thinking in splitter.feed(event.text):
+                yield replace(event, text=text, thinking=thinking)
+        else:
+            if isinstance(event, Done):
+                for text, thinking in splitter.end():
+                    yield replace(last, text=text, thinking=thinking)
+            yield event
 
 
 def _server(endpoint: Endpoint, environ: Mapping[str, str]) -> OllamaServer:
@@ -327,10 +324,3 @@ async def _context_length(model: Model) -> int | None:
     """Tokens a slot of the loaded model has; None when its server doesn't say."""
     running = (await model.server.ps()).models
     return next((entry.context_length for entry in running if entry.digest == model.digest), None) or None
-
-
-def _without_begin_marker(prompt: str, vocabulary: LlamaVocabulary | None) -> str:
-    """The server adds the begin marker itself: one in the text would be a second one."""
-    if vocabulary is None or not vocabulary.adds_begin_marker or not vocabulary.begin_marker:
-        return prompt
-    return prompt.removeprefix(vocabulary.begin_marker)

@@ -1,6 +1,7 @@
 """What has to be known of a model on a server before it may draft or verify.
 
-Versions: repeat_penalty was 1.1 by default before 0.32.10; log-probabilities came with 0.12.11; from then until
+Versions: repeat_penalty was 1.1 by default before 0.32.10; rendering without answering came with
+0.11.5, log-probabilities with 0.12.11; from then until
 0.15.4 the Go runner lost the last token of num_predict; llama-server, whose sampler order is known, is the
 engine from 0.30 on.
 """
@@ -44,6 +45,11 @@ class Model:
     @property
     def has_logprobs(self) -> bool:
         return not self._before(0, 12, 11)
+
+    @property
+    def renders(self) -> bool:
+        """Whether it tells what prompt it makes of a chat; an older one would answer the chat instead."""
+        return not self._before(0, 11, 5)
 
     @property
     def row_tokens(self) -> int:

@@ -76,8 +76,8 @@ class OllamaServer:
     async def generate(self, body: dict[str, Any]) -> GenerateReply:
         """POST /api/generate with `stream` false: the whole reply; BrokenReply when it isn't `done`."""
         reply = await self._post("/api/generate", body | {"stream": False}, GenerateReply)
-        if not reply.done and reply.debug_info is None:
-            raise self._broken("the reply ended before its last line (done: false)")
+        if not reply.done or not reply.done_reason:
+            raise self._broken("the reply was broken off (done: false)")
         return reply
 
     def stream_generate(self, body: dict[str, Any]) -> AsyncGenerator[GenerateReply, None]:

@@ -7,7 +7,7 @@ request for one token; N+1 rows are asked at once, and share the target's passes
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,6 +34,12 @@ from specollama.wire import TOP_LOGPROBS_LIMIT, GenerateReply, Logprob
 
 _EXTENSIONS = (4, 8, 16, 32)  # tokens: how far a request is extended to get back to a good cut, try by try
 _REPLACEMENT = "\ufffd"  # what a Go runner prints for a fragment of a character
+
+Note = Callable[[GenerateReply], None]
+
+
+def _unnoted(reply: GenerateReply) -> None:
+    """Nobody watches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +97,8 @@ class LanesTarget:
 
     Longest first, because a server that splits its cache gives each row the slot that holds most of it.
     `seed` is the reply's base for the position seeds; `context_length` the target's, in tokens, None if
-    unknown; `row_tokens` what num_predict has to be for one token to come (2 where a server loses one).
+    unknown; `row_tokens` what num_predict has to be for one token to come (2 where a server loses one). `note`
+    is told of every reply.
     """
 
     def __init__(
@@ -104,6 +111,7 @@ class LanesTarget:
         seed: int,
         context_length: int | None = None,
         row_tokens: int = 1,
+        note: Note = _unnoted,
     ) -> None:
         self._server = server
         self._requests = requests
@@ -112,6 +120,8 @@ class LanesTarget:
         self._seed = seed
         self._context_length = context_length
         self._row_tokens = row_tokens
+        self._note = note
+        self._trouble: str | None = None
 
     async def score(self, draft: Draft) -> Scored:
         texts = [token.text for token in draft.tokens]
@@ -126,6 +136,8 @@ class LanesTarget:
 
     async def commit(self, verdict: Verdict, limit: int | None) -> Continuation:
         self._cursor.advance([emitted.token.text for emitted in verdict.emitted])
+        if self._trouble:
+            return Continuation(lost=True, why=self._trouble)
         if verdict.hidden or self._cursor.stuck:
             return await self._extend(limit)
         if not self._fits(self._cursor.cuts([])[0], room=2):
@@ -163,13 +175,20 @@ class LanesTarget:
         """One row; asked once more where it failed: a busy server, or a kept connection that had gone."""
         body = self._request(cut, self._row_tokens)
         try:
-            return await self._server.generate(body)
+            return await self._generate(body)
         except EndpointError:
             pass
         try:
-            return await self._server.generate(body)
+            return await self._generate(body)
         except EndpointError as error:
             return error
+
+    async def _generate(self, body: dict[str, Any]) -> GenerateReply:
+        reply = await self._server.generate(body)
+        self._note(reply)
+        if reply.thinking:
+            self._trouble = "the server takes thinking out of raw replies"
+        return reply
 
     def _request(self, cut: Cut, num_predict: int | None) -> dict[str, Any]:
         seed = position_seed(self._seed, cut.position)
@@ -202,7 +221,7 @@ class LanesTarget:
         for extensions, tokens in enumerate(_EXTENSIONS, start=1):
             longest = limit is not None and tokens >= limit
             size = len(beyond) + (limit if longest and limit is not None else tokens)
-            reply = await self._server.generate(self._request(self._cursor.anchor, size))
+            reply = await self._generate(self._request(self._cursor.anchor, size))
             texts, sampled = _written(reply)
             if texts[: len(beyond)] != beyond:
                 return self._recast()
@@ -285,6 +304,7 @@ class OllamaDrafter:
         rule: Rule,
         seed: int,
         vocabulary: Vocabulary | None = None,
+        note: Note = _unnoted,
     ) -> None:
         sampled = rule is Rule.REJECTION
         options = certain(requests.options, TOP_LOGPROBS_LIMIT) if sampled else replace(requests.options, temperature=0)
@@ -292,12 +312,14 @@ class OllamaDrafter:
         self._requests = replace(requests, options=options)
         self._seed = seed
         self._vocabulary = vocabulary if sampled else None
+        self._note = note
         self._asked = 0
 
     async def propose(self, text: str, count: int) -> Draft:
         self._asked += 1
         seed = position_seed(self._seed, self._asked)
         reply = await self._server.generate(self._requests.raw(text, num_predict=count, seed=seed))
+        self._note(reply)
         if not reply.logprobs:
             return Draft((Token(reply.response),)) if reply.response else Draft()
         tokens: list[Token] = []

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from time import perf_counter
+from typing import TypeVar
 
 import platformdirs
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -18,45 +19,88 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from specollama.acceptance import position_seed
 from specollama.backends.facts import Model
 from specollama.backends.ollama import Requests
+from specollama.backends.watch import loaded
 from specollama.wire import GenerateReply
+
+_T = TypeVar("_T")
 
 ROWS = 4  # asked at once; a draft of one token less
 _SAMPLE = "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16"
-_NEXT = (" 17", " 18", " 19")
+_NEXT = (" 17", " 18", " 19", " 20", " 21", " 22", " 23")
+_SPLIT = 1.5  # rows of unequal over rows of equal length, from which the cache is taken for split
 
 
 class Probe(BaseModel):
-    """Measured times of a pair, in seconds."""
+    """What was measured of a pair; times in seconds."""
 
     model_config = ConfigDict(frozen=True)
 
+    round_trip: float
+    """The target's server, an answer that needs no model."""
     step: float
     """The target, a token alone."""
+    reading: float
+    """The target, a token of a prompt that is read for the first time."""
     rows: float
-    """The target, ROWS rows at once, each in a slot that holds the rest of its prompt."""
+    """The target, ROWS rows of unequal lengths at once, in slots that hold the prompt: a round."""
+    equal_rows: float
+    """The same when each needs but one token: a split cache shares passes then, and not otherwise."""
     draft: float
     """The draft model, ROWS - 1 tokens."""
     slots: int
     """Requests that the target was seen to work on at once, at most ROWS."""
+    resident: bool
+    """Both models stay in memory."""
+    holes: bool
+    """Tokens come without log-probabilities: the server speculates by itself."""
+    row_tokens: int
+    """What num_predict has to be for one token to come."""
+
+    @property
+    def unified(self) -> bool:
+        """Whether rows of unequal lengths share passes."""
+        return self.rows < _SPLIT * self.equal_rows
 
     def speedup(self, acceptance: float) -> float:
         """Tokens per second of a lanes round over plain, if each drafted token is accepted with this probability."""
         tokens = sum(acceptance**place for place in range(ROWS))
-        return tokens * self.step / (self.draft + self.rows)
+        cost = self.draft + self.rows
+        return tokens * self.step / cost if cost > 0 else 0.0
 
 
 async def measure(target: Requests, target_model: Model, draft: Requests, draft_model: Model) -> Probe:
     """Time a pair whose models are loaded. Raises EndpointError when a server fails."""
-    prompts = [_SAMPLE + "".join(_NEXT[:count]) for count in range(ROWS)]
+    round_trip, _ = await _timed(target_model.server.version())
     alone = await target_model.server.generate(target.raw(_SAMPLE, num_predict=8, seed=0))
-    await _rows(target, target_model, prompts)  # the first time, each slot reads its prompt
+    _, first = await _timed(_rows(target, target_model, _round(0)))  # each slot reads its prompt
+    rows, replies = await _timed(_rows(target, target_model, _round(ROWS)))
+    equal_rows, _ = await _timed(_rows(target, target_model, _round(ROWS)))
+    drafting, _ = await _timed(draft_model.server.generate(draft.raw(_SAMPLE, num_predict=ROWS - 1, seed=0)))
+    return Probe(
+        round_trip=round_trip,
+        step=_step(alone),
+        reading=_reading(first),
+        rows=rows,
+        equal_rows=equal_rows,
+        draft=drafting,
+        slots=_slots(replies),
+        resident=await loaded(target_model) and await loaded(draft_model),
+        holes=_holes(alone),
+        row_tokens=2 if all(reply.done_reason == "length" and not reply.response for reply in replies) else 1,
+    )
+
+
+def _round(begin: int) -> list[str]:
+    """The prompts of one round's rows: the second follows where the first had everything accepted."""
+    accepted = _SAMPLE + "".join(_NEXT[:begin])
+    drafted = _NEXT[begin : begin + ROWS - 1]
+    return [accepted + "".join(drafted[:count]) for count in range(ROWS)]
+
+
+async def _timed(work: Awaitable[_T]) -> tuple[float, _T]:
     began = perf_counter()
-    replies = await _rows(target, target_model, prompts)
-    rows = perf_counter() - began
-    await draft_model.server.generate(draft.raw(_SAMPLE, num_predict=1, seed=0))
-    began = perf_counter()
-    await draft_model.server.generate(draft.raw(_SAMPLE, num_predict=ROWS - 1, seed=0))
-    return Probe(step=_step(alone), rows=rows, draft=perf_counter() - began, slots=_slots(replies))
+    result = await work
+    return perf_counter() - began, result
 
 
 async def _rows(requests: Requests, model: Model, prompts: Sequence[str]) -> list[GenerateReply]:
@@ -70,17 +114,21 @@ def _step(reply: GenerateReply) -> float:
     return (reply.eval_duration or 0) / max(1, (reply.eval_count or 1) - 1) / 1e9
 
 
+def _reading(replies: Sequence[GenerateReply]) -> float:
+    """Seconds a token of prompt, by the reply that had to read most."""
+    slowest = max(replies, key=lambda reply: reply.prompt_eval_duration or 0)
+    return (slowest.prompt_eval_duration or 0) / max(1, slowest.prompt_eval_count or 1) / 1e9
+
+
+def _holes(reply: GenerateReply) -> bool:
+    return "".join(entry.token for entry in reply.logprobs or ()) != reply.response
+
+
 def _slots(replies: Sequence[GenerateReply]) -> int:
     """How many of the requests didn't wait for another: waiting is what the durations leave out."""
-    waits = [
-        (reply.total_duration or 0)
-        - (reply.load_duration or 0)
-        - (reply.prompt_eval_duration or 0)
-        - (reply.eval_duration or 0)
-        for reply in replies
-    ]
-    work = max((reply.prompt_eval_duration or 0) + (reply.eval_duration or 0) for reply in replies)
-    return sum(wait < work / 2 for wait in waits)
+    works = [(reply.prompt_eval_duration or 0) + (reply.eval_duration or 0) for reply in replies]
+    spans = [(reply.total_duration or 0) - (reply.load_duration or 0) for reply in replies]
+    return sum(span - work < max(works) / 2 for span, work in zip(spans, works, strict=True))
 
 
 def cache_file(target: Model, draft: Model) -> Path | None:

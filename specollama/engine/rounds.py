@@ -11,7 +11,7 @@ from time import perf_counter_ns
 from specollama.acceptance import clip, judge
 from specollama.backends.base import Drafter, Target
 from specollama.errors import RunError
-from specollama.lookahead import Lookahead
+from specollama.lookahead import Lookahead, Patience
 from specollama.stats import Done, Event, Stats, Status, Text
 from specollama.stopping import Stopper
 from specollama.types import Continuation, DoneReason, Draft, Emitted, Origin, Rule, SamplingOptions, Verdict
@@ -34,6 +34,7 @@ class Speculation:
     rule: Rule
     options: SamplingOptions
     stats: Stats
+    patience: Patience | None = None  # None: go on whatever comes
     random: Random = field(default_factory=Random)
     _text: str = field(init=False)  # prompt and all that was emitted, held-back text included
     _stopper: Stopper[_Tag] = field(init=False)
@@ -49,31 +50,36 @@ class Speculation:
         Raises RunError when the target fails; what was yielded before stands.
         """
         while self._stopper.reason is None:
+            began = perf_counter_ns()
             try:
                 draft = await self._propose()
             except RunError as error:
-                async with aclosing(self._rest(f"the draft failed: {error}")) as rest:
-                    async for event in rest:
-                        yield event
-                break
-            verdict = await self._score(draft)
-            for event in self._emit(draft, verdict):
-                yield event
-            if self._stopper.reason is not None:
-                break
-            if verdict.end:
-                for event in self._shown(self._stopper.end()):
+                why: str | None = f"the draft failed: {error}"
+            else:
+                verdict = await self._score(draft)
+                for event in self._emit(draft, verdict):
                     yield event
-                break
-            continuation = await self._commit(verdict)
-            for event in self._continue(continuation):
-                yield event
-            if continuation.lost and self._stopper.reason is None:
-                async with aclosing(self._rest(continuation.why)) as rest:
-                    async for event in rest:
-                        yield event
+                if self._stopper.reason is not None:
+                    break
+                continuation = await self._commit(verdict)
+                for event in self._continue(continuation):
+                    yield event
+                why = self._why_stop(verdict, continuation, perf_counter_ns() - began)
+            if why is not None and self._stopper.reason is None:
+                async with aclosing(self._rest(why)) as rest:
+                    async for rested in rest:
+                        yield rested
         assert self._stopper.reason is not None
         yield Done(self._stopper.reason, self.stats)
+
+    def _why_stop(self, verdict: Verdict, continuation: Continuation, duration: int) -> str | None:
+        """Why the rest of the reply is better left to the target alone; None to go on."""
+        if continuation.lost:
+            return continuation.why
+        if self.patience is None:
+            return None
+        self.patience.learn(verdict, duration / 1e9)
+        return self.patience.lost()
 
     async def _propose(self) -> Draft:
         """A draft that leaves room for the token beyond it."""
@@ -109,6 +115,8 @@ class Speculation:
         kept = clip(verdict, draft, used) if self._stopper.reason is not None else verdict
         self.stats.record(kept)
         self.stats.eval_count += used + kept.end
+        if verdict.end and self._stopper.reason is None:
+            yield from self._shown(self._stopper.end())
 
     async def _commit(self, verdict: Verdict) -> Continuation:
         began = perf_counter_ns()

@@ -1,0 +1,89 @@
+"""What replies tell in passing about the servers: models loaded anew, evicted, or prompts read again and again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field, replace
+
+from specollama.backends.base import Target
+from specollama.backends.facts import Model
+from specollama.types import Continuation, DoneReason, Draft, Scored, Token, Verdict
+from specollama.wire import GenerateReply
+
+_LOADED_ANEW = 1_000_000_000  # nanoseconds of load_duration that no look at a loaded model takes
+_LONG_PROMPT = 256  # tokens; reading a shorter one again costs little
+_COLD_SHARE = 0.5  # of the time that the whole prompt took
+
+
+@dataclass(slots=True)
+class Watch:
+    """One reply's watch over both models. The first request to each may load it, and each slot reads the prompt once.
+
+    `lanes`: how many slots may have to read it.
+    """
+
+    target: Model
+    draft: Model
+    lanes: int
+    _met: set[str] = field(default_factory=set)
+    _suspect: Model | None = None
+    _whole: int = 0  # nanoseconds that reading the whole prompt took
+    _read_whole: int = 0  # how often that happened
+
+    def note_draft(self, reply: GenerateReply) -> None:
+        """A reply of the draft model."""
+        self._note_load(self.draft, reply)
+
+    def note_target(self, reply: GenerateReply) -> None:
+        """A reply of the target."""
+        self._note_load(self.target, reply)
+        duration = reply.prompt_eval_duration or 0
+        if (reply.prompt_eval_count or 0) > _LONG_PROMPT:
+            self._whole = self._whole or duration
+            self._read_whole += duration > self._whole * _COLD_SHARE
+
+    def _note_load(self, model: Model, reply: GenerateReply) -> None:
+        if (reply.load_duration or 0) > _LOADED_ANEW and model.name in self._met:
+            self._suspect = model
+        self._met.add(model.name)
+
+    async def trouble(self) -> str | None:
+        """Why it is better not to go on speculating; None while all is well. Asks /api/ps only on suspicion."""
+        if self._read_whole > 3 * self.lanes:
+            return "the server reads the whole prompt again and again: its slots don't keep it"
+        if self._suspect is None:
+            return None
+        return await self._explain(self._suspect)
+
+    async def _explain(self, model: Model) -> str:
+        other = self.draft if model is self.target else self.target
+        if other.server.url == model.server.url and not await loaded(other):
+            return f"draft and target evict each other on {model.server.url}: its memory doesn't hold both"
+        return f"{model.name} was loaded anew on {model.server.url}: another client uses it with other options"
+
+
+class WatchedTarget:
+    """A target that stops being asked once the watch finds trouble."""
+
+    def __init__(self, target: Target, watch: Watch) -> None:
+        self._target = target
+        self._watch = watch
+
+    async def score(self, draft: Draft) -> Scored:
+        return await self._target.score(draft)
+
+    async def commit(self, verdict: Verdict, limit: int | None) -> Continuation:
+        continuation = await self._target.commit(verdict, limit)
+        if continuation.lost or continuation.end is not None:
+            return continuation
+        why = await self._watch.trouble()
+        return continuation if why is None else replace(continuation, lost=True, why=why)
+
+    def stream(self, limit: int | None) -> AsyncGenerator[Token | DoneReason, None]:
+        return self._target.stream(limit)
+
+
+async def loaded(model: Model) -> bool:
+    """Whether the server has the model in memory."""
+    running = (await model.server.ps()).models
+    return any(entry.digest == model.digest or entry.name == model.name for entry in running)

@@ -1,0 +1,104 @@
+"""How one reply is speculated, and the drafter and target that do it."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+
+from specollama.alignment import CountedCursor, ExactCursor
+from specollama.backends.base import Drafter, Target
+from specollama.backends.facts import Model
+from specollama.backends.ollama import (
+    ContinuationTarget,
+    LanesTarget,
+    OllamaDrafter,
+    Requests,
+    RetokenisedDrafter,
+)
+from specollama.backends.probe import Probe
+from specollama.backends.vocabulary import LlamaVocabulary
+from specollama.backends.watch import Watch, WatchedTarget
+from specollama.checks import Tokenizers
+from specollama.lookahead import Lookahead
+from specollama.types import Route, Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one reply is speculated. `context_length`: the target's, in tokens; None where its server doesn't say."""
+
+    route: Route
+    rule: Rule
+    prompt: str
+    target: Model
+    draft: Model
+    target_requests: Requests
+    draft_requests: Requests
+    tokenizers: Tokenizers
+    context_length: int | None
+    lanes: int
+    probe: Probe | None = None  # None: the route was forced, and nothing measured
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Exact with the target's tokenizer; else an estimate."""
+        exact = self.tokenizers.target
+        return len(exact.encode(self.prompt)) if exact else len(self.prompt) // 4
+
+    @property
+    def full(self) -> bool:
+        """Whether the prompt leaves no room for a draft."""
+        return self.context_length is not None and self.prompt_tokens + 2 > self.context_length
+
+
+def detail(plan: Plan, lookahead: Lookahead) -> str:
+    """The status line's words."""
+    words = f"{plan.route}, lookahead {lookahead}"
+    if plan.route is Route.LANES and plan.tokenizers.target is None:
+        words += f"; cuts checked by token counts alone: {plan.tokenizers.why_not_exact}"
+    return words
+
+
+async def verifier(plan: Plan, watch: Watch, stack: AsyncExitStack) -> Target:
+    """The target of the plan's route; `stack` closes it."""
+    options = plan.target_requests.options
+    if plan.route is Route.GREEDY:
+        limit = options.num_predict if options.num_predict > 0 else None
+        target = ContinuationTarget(plan.target.server, plan.target_requests, plan.prompt, limit)
+        return await stack.enter_async_context(aclosing(target))
+    exact = plan.tokenizers.target
+    lanes = LanesTarget(
+        plan.target.server,
+        plan.target_requests,
+        ExactCursor(plan.prompt, exact) if exact else CountedCursor(plan.prompt),
+        rule=plan.rule,
+        seed=secrets.randbits(31) if options.seed is None else options.seed,
+        context_length=plan.context_length,
+        row_tokens=plan.probe.row_tokens if plan.probe else plan.target.row_tokens,
+        note=watch.note_target,
+    )
+    return WatchedTarget(lanes, watch)
+
+
+def drafter(plan: Plan, watch: Watch) -> Drafter:
+    """The draft model, its drafts in the target's tokens."""
+    tokenizers = plan.tokenizers
+    ollama = OllamaDrafter(
+        plan.draft.server,
+        plan.draft_requests,
+        rule=plan.rule,
+        seed=secrets.randbits(31),
+        vocabulary=tokenizers.target if tokenizers.same else None,
+        note=watch.note_draft,
+    )
+    if tokenizers.target and not (tokenizers.same and plan.draft.has_logprobs):
+        return RetokenisedDrafter(ollama, tokenizers.target)
+    return ollama
+
+
+def without_begin_marker(prompt: str, vocabulary: LlamaVocabulary | None) -> str:
+    """The server adds the begin marker itself: one in the text would be a second one."""
+    if vocabulary is None or not vocabulary.adds_begin_marker or not vocabulary.begin_marker:
+        return prompt
+    return prompt.removeprefix(vocabulary.begin_marker)

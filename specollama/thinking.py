@@ -1,0 +1,89 @@
+"""A model's thinking, told apart from its answer, where it is marked by tags of visible text.
+
+As Ollama does it: the tags and the white space next to them belong to neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+OPENING, CLOSING = "<think>", "</think>"
+
+
+class _Place(Enum):
+    BEFORE = auto()  # nothing but white space came yet
+    INSIDE = auto()
+    AFTER = auto()  # between the closing tag and the answer
+    ANSWER = auto()
+
+
+@dataclass(slots=True)
+class ThinkingSplitter:
+    """Splits a raw reply that arrives piece by piece. `inside`: the prompt itself ended with the opening tag."""
+
+    inside: bool = False
+    _place: _Place = field(init=False)
+    _held: str = ""
+    _thought: bool = False  # some thinking was shown
+
+    def __post_init__(self) -> None:
+        self._place = _Place.INSIDE if self.inside else _Place.BEFORE
+
+    def feed(self, text: str) -> Iterator[tuple[str, bool]]:
+        """One more piece: what may be shown now, and whether it is thinking."""
+        self._held += text
+        while True:
+            place = self._place
+            yield from self._step()
+            if self._place is place:
+                return
+
+    def end(self) -> Iterator[tuple[str, bool]]:
+        """The reply is over: what was held back after all. White space after unfinished thinking isn't shown."""
+        held = self._held.rstrip() if self._place is _Place.INSIDE else self._held
+        if held and self._place is not _Place.AFTER:
+            yield held, self._place is _Place.INSIDE
+        self._held = ""
+
+    def _step(self) -> Iterator[tuple[str, bool]]:
+        if self._place is _Place.BEFORE:
+            self._open()
+        elif self._place is _Place.INSIDE:
+            yield from self._think()
+        elif self._place is _Place.AFTER:
+            self._held = self._held.lstrip()
+            if self._held:
+                self._place = _Place.ANSWER
+        elif self._held:
+            yield self._held, False
+            self._held = ""
+
+    def _open(self) -> None:
+        begun = self._held.lstrip()
+        if begun.startswith(OPENING):
+            self._held, self._place = begun[len(OPENING) :], _Place.INSIDE
+        elif not OPENING.startswith(begun):
+            self._place = _Place.ANSWER
+
+    def _think(self) -> Iterator[tuple[str, bool]]:
+        if not self._thought:
+            self._held = self._held.lstrip()
+        before, closed, after = self._held.partition(CLOSING)
+        if closed:
+            shown, self._held, self._place = before.rstrip(), after, _Place.AFTER
+        else:
+            shown = _certain(self._held)
+            self._held = self._held[len(shown) :]
+        if shown:
+            self._thought = True
+            yield shown, True
+
+
+def _certain(text: str) -> str:
+    """`text` without its end that may belong to a closing tag, or be the white space before one."""
+    for length in range(min(len(text), len(CLOSING) - 1), 0, -1):
+        if CLOSING.startswith(text[-length:]):
+            return text[:-length].rstrip()
+    return text.rstrip()
