@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from specollama.backends.facts import Model
+from specollama.backends.facts import Model, first_difference
 from specollama.backends.probe import ROWS, Probe
 from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.config import PairSettings
@@ -22,11 +22,16 @@ _READING_SHARE = 0.2  # of the reply's plain time, that may go into reading the 
 
 @dataclass(frozen=True, slots=True)
 class Tokenizers:
-    """What is known of a pair's tokenizers. `same`: the draft model's tokens are the target's."""
+    """What is known of a pair's tokenizers.
+
+    `same`: the draft model's tokens are the target's; `difference` says where not, `why_not_exact` why the target's
+    tokenizer isn't there.
+    """
 
     target: LlamaVocabulary | None = None
     same: bool = False
-    why_not_exact: str = ""  # why the target's isn't there
+    difference: str = ""
+    why_not_exact: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,15 @@ def why_not_split(target: Model, vocabulary: LlamaVocabulary | None) -> str | No
     return None if OPENING + CLOSING in shown else f"{target.name} marks its thinking with control tokens"
 
 
+def compared(target: LlamaVocabulary, draft: LlamaVocabulary) -> Tokenizers:
+    """Both tokenizers beside each other."""
+    token = first_difference(draft.tokens(), target.tokens())
+    if token is None:
+        return Tokenizers(target, same=True)
+    ours, theirs = target.tokens()[token], draft.tokens()[token]
+    return Tokenizers(target, difference=f"token {token} is {ours!r} for the target and {theirs!r} for the draft")
+
+
 def choose_rule(asked: Rule, options: SamplingOptions, target: Model, tokenizers: Tokenizers) -> Rule:
     """The rule of a reply: greedy at temperature 0, else rejection where it is exact, else match.
 
@@ -109,7 +123,7 @@ def _rejection_obstacle(options: SamplingOptions, target: Model, tokenizers: Tok
         return "the target's sampler doesn't work in llama.cpp's order"
     if tokenizers.target is None:
         return tokenizers.why_not_exact
-    return None if tokenizers.same else "draft and target have different tokenizers"
+    return None if tokenizers.same else f"draft and target have different tokenizers ({tokenizers.difference})"
 
 
 def why_not_lanes(probe: Probe, prompt_tokens: int, lanes: int) -> str | None:

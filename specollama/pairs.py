@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from specollama.backends import vocabulary as vocabularies
-from specollama.backends.facts import Model, describe, first_difference, load_options
+from specollama.backends.facts import Model, describe, load_options
 from specollama.backends.http import OllamaServer
 from specollama.backends.ollama import (
     Requests,
@@ -26,13 +26,14 @@ from specollama.checks import (
     Conversation,
     Tokenizers,
     choose_rule,
+    compared,
     why_not_lanes,
     why_not_split,
     why_plain,
 )
 from specollama.config import PairSettings
 from specollama.engine.rounds import Speculation
-from specollama.errors import Refused, RunError, Unreachable
+from specollama.errors import EndpointError, Refused, RunError, Unreachable
 from specollama.hosts import Endpoint
 from specollama.lookahead import AdaptiveLookahead, FixedLookahead, Lookahead, Patience
 from specollama.plan import Plan, detail, drafter, verifier, without_begin_marker
@@ -42,7 +43,7 @@ from specollama.thinking import OPENING, ThinkingSplitter
 from specollama.types import DoneReason, Origin, Route, SamplingOptions
 from specollama.wire import LOAD_OPTIONS
 
-__all__ = ["Conversation", "Pair"]
+__all__ = ["Conversation", "Pair", "probe_pair"]
 
 DEFAULT_LANES = 8  # concurrent rows, where the configuration doesn't say how many the target works on at once
 PROBE_LIMIT = 2.0  # seconds
@@ -58,15 +59,15 @@ class Pair:
     def __init__(self, settings: PairSettings, environ: Mapping[str, str]) -> None:
         self.settings = settings
         self._stack = AsyncExitStack()
-        self._target_server = _server(settings.target.endpoint, environ)
-        self._draft_server = _server(settings.draft.endpoint, environ) if settings.draft else None
+        self.target_server = _server(settings.target.endpoint, environ)
+        self.draft_server = _server(settings.draft.endpoint, environ) if settings.draft else None
         self._known: tuple[Model, Model | str] | None = None
         self._tokenizers: Tokenizers | None = None
 
     async def __aenter__(self) -> Self:
-        await self._stack.enter_async_context(self._target_server)
-        if self._draft_server:
-            await self._stack.enter_async_context(self._draft_server)
+        await self._stack.enter_async_context(self.target_server)
+        if self.draft_server:
+            await self._stack.enter_async_context(self.draft_server)
         return self
 
     async def __aexit__(
@@ -89,7 +90,7 @@ class Pair:
                 yield event
 
     async def _events(self, conversation: Conversation, stats: Stats) -> AsyncGenerator[Event, None]:
-        target, _ = await self._models()
+        target, _ = await self.models()
         options = {**self.settings.options, **conversation.options}
         plan = await self._prepare(conversation, options, effective(options, target.parameters, target.defaults))
         if isinstance(plan, Plan):
@@ -105,20 +106,20 @@ class Pair:
                 async for event in events:
                     yield event
 
-    async def _models(self) -> tuple[Model, Model | str]:
+    async def models(self) -> tuple[Model, Model | str]:
         """What is known of the target, and of the draft model or why it can't be asked."""
         if self._known is None:
             target, draft = await asyncio.gather(
-                describe(self._target_server, self.settings.target.model), self._describe_draft()
+                describe(self.target_server, self.settings.target.model), self._describe_draft()
             )
             self._known = target, draft
         return self._known
 
     async def _describe_draft(self) -> Model | str:
-        if self._draft_server is None or self.settings.draft is None or self.settings.route is Route.PLAIN:
+        if self.draft_server is None or self.settings.draft is None or self.settings.route is Route.PLAIN:
             return "no draft model"
         try:
-            return await describe(self._draft_server, self.settings.draft.model)
+            return await describe(self.draft_server, self.settings.draft.model)
         except Unreachable as error:
             return f"the draft's server: {error}"
 
@@ -126,12 +127,12 @@ class Pair:
         self, conversation: Conversation, options: Mapping[str, Any], sampling: SamplingOptions
     ) -> Plan | str:
         """How the reply is going to be speculated, or why it isn't."""
-        target, draft = await self._models()
+        target, draft = await self.models()
         if reason := why_plain(self.settings, target, conversation):
             return reason
         if isinstance(draft, str):
             return draft
-        tokenizers = await self._compare_tokenizers(target, draft)
+        tokenizers = await self.tokenizers(target, draft)
         if reason := why_not_split(target, tokenizers.target):
             return reason
         load = load_options(options, LOAD_OPTIONS)
@@ -159,25 +160,11 @@ class Pair:
             return f"the prompt of {plan.prompt_tokens} tokens fills the context of {plan.context_length}"
         if plan.route is not Route.AUTO:
             return plan
-        probe = await self._probe(plan)
+        probe = await probe_pair(plan.target_requests, plan.target, plan.draft_requests, plan.draft)
         if isinstance(probe, str):
             return probe
         obstacle = why_not_lanes(probe, plan.prompt_tokens, plan.lanes)
         return obstacle or replace(plan, route=Route.LANES, probe=probe)
-
-    async def _probe(self, plan: Plan) -> Probe | str:
-        """What was measured of the pair, now or earlier, or why it could not be."""
-        file = cache_file(plan.target, plan.draft)
-        if known := recall(file):
-            return known
-        try:
-            await plan.draft.server.generate(plan.draft_requests.load_only())
-            async with asyncio.timeout(PROBE_LIMIT):
-                probe = await measure(plan.target_requests, plan.target, plan.draft_requests, plan.draft)
-        except TimeoutError:
-            return f"measuring the pair took longer than {PROBE_LIMIT:g} s; --route lanes skips it"
-        keep(probe, file)
-        return probe
 
     def _chat_body(self, conversation: Conversation, options: Mapping[str, Any]) -> dict[str, Any]:
         keep_alive = self.settings.keep_alive
@@ -197,7 +184,7 @@ class Pair:
         """The target's own answer through its own chat endpoint, as it comes."""
         stats.route, stats.reason = Route.PLAIN, reason
         yield Status(on=False, detail=reason)
-        async with aclosing(self._target_server.stream_chat(self._chat_body(conversation, options))) as chunks:
+        async with aclosing(self.target_server.stream_chat(self._chat_body(conversation, options))) as chunks:
             async for chunk in chunks:
                 if chunk.message.thinking:
                     yield Text(chunk.message.thinking, Origin.PLAIN, thinking=True)
@@ -241,7 +228,7 @@ class Pair:
             return AdaptiveLookahead(most=max(1, (self.settings.lanes or DEFAULT_LANES) - 1))
         return FixedLookahead(self.settings.lookahead)
 
-    async def _compare_tokenizers(self, target: Model, draft: Model) -> Tokenizers:
+    async def tokenizers(self, target: Model, draft: Model) -> Tokenizers:
         """Once for a pair: the target's tokenizer, and whether the draft model's is the same."""
         if self._tokenizers is None:
             try:
@@ -249,10 +236,28 @@ class Pair:
             except RunError as error:
                 self._tokenizers = Tokenizers(why_not_exact=str(error))
                 return self._tokenizers
-            same = first_difference(theirs.tokens(), ours.tokens()) is None
+            self._tokenizers = compared(ours, theirs)
             theirs.close()
-            self._tokenizers = Tokenizers(ours, same)
         return self._tokenizers
+
+
+async def probe_pair(target: Requests, target_model: Model, draft: Requests, draft_model: Model) -> Probe | str:
+    """What was measured of the pair, now or earlier, or why it could not be."""
+    file = cache_file(target_model, draft_model)
+    if known := recall(file):
+        return known
+    try:
+        await asyncio.gather(
+            target_model.server.generate(target.load_only()), draft_model.server.generate(draft.load_only())
+        )
+        async with asyncio.timeout(PROBE_LIMIT):
+            probe = await measure(target, target_model, draft, draft_model)
+    except TimeoutError:
+        return f"measuring the pair took longer than {PROBE_LIMIT:g} s; --route lanes skips it"
+    except EndpointError as error:
+        return f"measuring the pair failed: {error}"
+    keep(probe, file)
+    return probe
 
 
 async def _unless_refused(events: AsyncIterator[Event]) -> AsyncGenerator[Event | str, None]:

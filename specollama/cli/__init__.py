@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from specollama import __version__
-from specollama.cli import demo, embedded, run
+from specollama.cli import chat, demo, embedded, pairs, run
 from specollama.errors import SpecollamaError, UsageError
 
 app = typer.Typer(
@@ -21,6 +21,8 @@ app = typer.Typer(
     "model checks, and the words stay the target's own.",
 )
 app.command("run")(run.run)
+app.command("chat")(chat.chat)
+app.command("pairs")(pairs.pairs)
 app.command("demo")(demo.demo)
 app.add_typer(embedded.app, name="embedded")
 

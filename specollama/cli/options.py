@@ -65,6 +65,17 @@ RuleName = Annotated[
 ]
 
 
+ShowOrigin = Annotated[
+    bool, typer.Option("--show-origin", help="Colour tokens: accepted green, recovered red, bonus cyan.")
+]
+Images = Annotated[
+    list[Path] | None, typer.Option("--image", metavar="FILE", help="Show the model an image. Repeatable.")
+]
+Think = Annotated[
+    bool | None, typer.Option("--think/--no-think", help="Whether a thinking model thinks. [default: as it does]")
+]
+
+
 def _sampling(help_text: str) -> Any:
     return typer.Option(rich_help_panel=_SAMPLING, help=help_text)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json as json_module
 import os
 from contextlib import aclosing
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from specollama.cli import options, output
+from specollama.cli.attachments import encoded
 from specollama.config import PairSettings
+from specollama.errors import UsageError
 from specollama.pairs import Conversation, Pair
 from specollama.wire import Message
 
@@ -41,9 +44,12 @@ def run(
     repeat_last_n: options.RepeatLastN = None,
     presence_penalty: options.PresencePenalty = None,
     frequency_penalty: options.FrequencyPenalty = None,
-    show_origin: Annotated[
-        bool, typer.Option("--show-origin", help="Colour tokens: accepted green, recovered red, bonus cyan.")
-    ] = False,
+    image: options.Images = None,
+    think: options.Think = None,
+    format: Annotated[
+        str | None, typer.Option(metavar="json|SCHEMA", help="Answer in JSON, or by a JSON schema (given as JSON).")
+    ] = None,
+    show_origin: options.ShowOrigin = False,
     stats: Annotated[bool, typer.Option("--stats", help="Print the counters after the reply, on stderr.")] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON event a line; the last has the counters.")
@@ -76,15 +82,26 @@ def run(
     name, prompt = options.pair_and_prompt(words or [], known, target_given=target is not None)
     settings = options.pair_settings(known, name, target, draft, flags)
     show = output.as_json() if json else output.as_text(origin=show_origin, stats=stats)
-    asyncio.run(_answer(settings, messages(prompt, system), show))
+    images = [encoded(file) for file in image or []]
+    conversation = Conversation(messages(prompt, system, images), format=_format(format), think=think)
+    asyncio.run(_answer(settings, conversation, show))
 
 
-def messages(prompt: str, system: str | None) -> list[Message]:
+def messages(prompt: str, system: str | None, images: list[str] | None = None) -> list[Message]:
     before = [Message(role="system", content=system)] if system else []
-    return [*before, Message(role="user", content=prompt)]
+    return [*before, Message(role="user", content=prompt, images=images or None)]
 
 
-async def _answer(settings: PairSettings, said: list[Message], show: output.Show) -> None:
-    async with Pair(settings, os.environ) as pair, aclosing(pair.reply(Conversation(said))) as events:
+def _format(text: str | None) -> Any:
+    if text in (None, "json"):
+        return text
+    try:
+        return json_module.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--format takes json or a JSON schema: {error}") from error
+
+
+async def _answer(settings: PairSettings, conversation: Conversation, show: output.Show) -> None:
+    async with Pair(settings, os.environ) as pair, aclosing(pair.reply(conversation)) as events:
         async for event in events:
             show(event)

@@ -1,0 +1,110 @@
+"""What can be said of a configured pair without answering anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from specollama.backends.facts import Model, describe, load_options
+from specollama.backends.http import OllamaServer
+from specollama.backends.ollama import Requests
+from specollama.backends.probe import Probe, cache_file, recall
+from specollama.checks import Conversation, Tokenizers, why_not_lanes, why_not_split, why_plain
+from specollama.config import PairSettings
+from specollama.errors import EndpointError, Unreachable
+from specollama.pairs import DEFAULT_LANES, Pair, probe_pair
+from specollama.sampling import effective
+from specollama.types import Route
+from specollama.wire import LOAD_OPTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFinding:
+    """One model of a pair. `fault`: why it can't be used; "" when it can."""
+
+    model: str
+    url: str
+    reachable: bool
+    there: bool
+    version: str = ""
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PairFinding:
+    """One pair. `slots`: requests that the target was seen to work on at once; None before it was measured.
+
+    `tokenizers`: "same", where they differ, or why that isn't known. `route` is the one that a reply would take, for
+    `reason`.
+    """
+
+    name: str
+    target: ModelFinding
+    draft: ModelFinding | None
+    slots: int | None
+    tokenizers: str
+    route: str
+    reason: str
+
+    def as_object(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+async def survey(settings: PairSettings, environ: Mapping[str, str], *, measure: bool = False) -> PairFinding:
+    """Look at a pair. With `measure` its models are loaded and timed, unless that was done before."""
+    name = settings.name or ""
+    async with Pair(settings, environ) as pair:
+        target, known_target = await _look(pair.target_server, settings.target.model)
+        if settings.draft is None or pair.draft_server is None:
+            return PairFinding(
+                name, target, None, None, "no draft model", str(Route.PLAIN), target.fault or "no draft model"
+            )
+        draft, known_draft = await _look(pair.draft_server, settings.draft.model)
+        if known_target is None or known_draft is None:
+            fault = target.fault or draft.fault
+            return PairFinding(name, target, draft, None, "not known", str(Route.PLAIN), fault)
+        tokenizers = await pair.tokenizers(known_target, known_draft)
+        requests = _requests(settings, known_target, known_draft)
+        probe: Probe | str | None = recall(cache_file(known_target, known_draft))
+        if probe is None and measure:
+            probe = await probe_pair(requests[0], known_target, requests[1], known_draft)
+        route, reason = _route(settings, known_target, tokenizers, probe)
+        slots = probe.slots if isinstance(probe, Probe) else None
+        said = "same" if tokenizers.same else tokenizers.difference or tokenizers.why_not_exact
+        return PairFinding(name, target, draft, slots, said, route, reason)
+
+
+async def _look(server: OllamaServer, model: str) -> tuple[ModelFinding, Model | None]:
+    try:
+        known = await describe(server, model)
+    except EndpointError as error:
+        reachable = not isinstance(error, Unreachable)
+        return ModelFinding(model, server.url, reachable, there=False, fault=str(error)), None
+    version = ".".join(str(number) for number in known.version)
+    return ModelFinding(model, server.url, reachable=True, there=True, version=version), known
+
+
+def _requests(settings: PairSettings, target: Model, draft: Model) -> tuple[Requests, Requests]:
+    sampling = effective(settings.options, target.parameters, target.defaults)
+    load = load_options(settings.options, LOAD_OPTIONS)
+    return (
+        Requests(target.name, sampling, load, settings.keep_alive),
+        Requests(draft.name, sampling, load, settings.keep_alive),
+    )
+
+
+def _route(settings: PairSettings, target: Model, tokenizers: Tokenizers, probe: Probe | str | None) -> tuple[str, str]:
+    """The route that a short prompt would take, and why."""
+    obstacle = why_plain(settings, target, Conversation([])) or why_not_split(target, tokenizers.target)
+    if obstacle:
+        return str(Route.PLAIN), obstacle
+    if settings.route is not Route.AUTO:
+        return str(settings.route), "set by the configuration"
+    if probe is None:
+        return str(Route.AUTO), "not measured yet: the first reply does it, or --measure"
+    if isinstance(probe, str):
+        return str(Route.PLAIN), probe
+    if obstacle := why_not_lanes(probe, 0, settings.lanes or DEFAULT_LANES):
+        return str(Route.PLAIN), obstacle
+    return str(Route.LANES), f"about {probe.speedup(0.8):.1f}x at 80 % acceptance, as measured"
