@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from ipaddress import ip_address
@@ -29,6 +30,7 @@ from specollama.wire import (
 
 _Wire = TypeVar("_Wire", bound=Wire)
 _Reply = TypeVar("_Reply", bound=Reply)
+_Result = TypeVar("_Result")
 
 CONNECT_TIMEOUT = 10.0  # seconds
 IDLE_TIMEOUT = 300.0  # seconds without a byte: a large model may take minutes to load
@@ -73,9 +75,12 @@ class OllamaServer:
     async def aclose(self) -> None:
         await self._http.aclose()
 
-    async def generate(self, body: dict[str, Any]) -> GenerateReply:
-        """POST /api/generate with `stream` false: the whole reply; BrokenReply when it isn't `done`."""
-        reply = await self._post("/api/generate", body | {"stream": False}, GenerateReply)
+    async def generate(self, body: dict[str, Any], sent: asyncio.Event | None = None) -> GenerateReply:
+        """POST /api/generate with `stream` false: the whole reply; BrokenReply when it isn't `done`.
+
+        `sent` is set once the request is on its way.
+        """
+        reply = await self._post("/api/generate", body | {"stream": False}, GenerateReply, sent)
         if not reply.done or not reply.done_reason:
             raise self._broken("the reply was broken off (done: false)")
         return reply
@@ -122,9 +127,11 @@ class OllamaServer:
             response = await self._http.get(path)
         return self._parsed(response, wire)
 
-    async def _post(self, path: str, body: dict[str, Any], wire: type[_Wire]) -> _Wire:
+    async def _post(
+        self, path: str, body: dict[str, Any], wire: type[_Wire], sent: asyncio.Event | None = None
+    ) -> _Wire:
         with self._translated():
-            response = await self._http.post(path, json=body)
+            response = await self._http.post(path, json=body, extensions=_telling(sent) if sent else None)
         return self._parsed(response, wire)
 
     async def _stream(self, path: str, body: dict[str, Any], wire: type[_Reply]) -> AsyncGenerator[_Reply, None]:
@@ -179,6 +186,35 @@ class OllamaServer:
             raise Unreachable(f"{where} gave no byte in time and was given up", url=self.url) from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise BrokenReply(f"{where}: the connection broke: {_cause(error)}", url=self.url) from error
+
+
+async def in_order(requests: Iterable[Callable[[asyncio.Event], Coroutine[Any, Any, _Result]]]) -> list[_Result]:
+    """The results of requests that run at once but are sent one after another: httpx sends them in any order.
+
+    Each is given the event to set once it is sent. The first exception is raised, and the others are ended.
+    """
+    tasks: list[asyncio.Task[_Result]] = []
+    try:
+        for request in requests:
+            sent = asyncio.Event()
+            tasks.append(asyncio.create_task(request(sent)))
+            tasks[-1].add_done_callback(lambda _, sent=sent: sent.set())  # type: ignore[misc]
+            await sent.wait()
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _telling(sent: asyncio.Event) -> dict[str, Any]:
+    """Sets the event when the body is written, or a connection has to be made first: others needn't wait for that."""
+
+    async def trace(event: str, info: dict[str, Any]) -> None:
+        if event.endswith((".send_request_body.complete", ".connect_tcp.started")):
+            sent.set()
+
+    return {"trace": trace}
 
 
 def _cause(error: Exception) -> str:

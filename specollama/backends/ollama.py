@@ -10,12 +10,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from specollama.acceptance import position_seed, visible
 from specollama.alignment import CountedCursor, Cursor, Cut, ExactCursor, Vocabulary, retokenised
 from specollama.backends.base import Drafter
-from specollama.backends.http import OllamaServer
+from specollama.backends.http import OllamaServer, in_order
 from specollama.errors import EndpointError
 from specollama.sampling import certain, support
 from specollama.types import (
@@ -164,18 +165,16 @@ class LanesTarget:
 
     async def _rows(self, cuts: Sequence[Cut]) -> list[GenerateReply | EndpointError]:
         """One reply a cut, in order, or what it failed with. That of the first cut must come."""
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._ask(cut)) for cut in reversed(cuts)]
-        replies = [task.result() for task in reversed(tasks)]
+        replies = (await in_order(partial(self._ask, cut) for cut in reversed(cuts)))[::-1]
         if isinstance(replies[0], EndpointError):
             raise replies[0]
         return replies
 
-    async def _ask(self, cut: Cut) -> GenerateReply | EndpointError:
+    async def _ask(self, cut: Cut, sent: asyncio.Event) -> GenerateReply | EndpointError:
         """One row; asked once more where it failed: a busy server, or a kept connection that had gone."""
         body = self._request(cut, self._row_tokens)
         try:
-            return await self._generate(body)
+            return await self._generate(body, sent)
         except EndpointError:
             pass
         try:
@@ -183,8 +182,8 @@ class LanesTarget:
         except EndpointError as error:
             return error
 
-    async def _generate(self, body: dict[str, Any]) -> GenerateReply:
-        reply = await self._server.generate(body)
+    async def _generate(self, body: dict[str, Any], sent: asyncio.Event | None = None) -> GenerateReply:
+        reply = await self._server.generate(body, sent)
         self._note(reply)
         if reply.thinking:
             self._trouble = "the server takes thinking out of raw replies"

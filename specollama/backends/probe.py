@@ -6,9 +6,9 @@ anew.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TypeVar
@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from specollama.acceptance import position_seed
 from specollama.backends.facts import Model
+from specollama.backends.http import in_order
 from specollama.backends.ollama import Requests
 from specollama.backends.watch import loaded
 from specollama.wire import GenerateReply
@@ -106,7 +107,7 @@ async def _timed(work: Awaitable[_T]) -> tuple[float, _T]:
 async def _rows(requests: Requests, model: Model, prompts: Sequence[str]) -> list[GenerateReply]:
     longest_first = reversed(list(enumerate(prompts)))
     bodies = [requests.raw(prompt, num_predict=1, seed=position_seed(0, place)) for place, prompt in longest_first]
-    return await asyncio.gather(*(model.server.generate(body) for body in bodies))
+    return await in_order(partial(model.server.generate, body) for body in bodies)
 
 
 def _step(reply: GenerateReply) -> float:
