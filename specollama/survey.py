@@ -62,8 +62,7 @@ async def survey(settings: PairSettings, environ: Mapping[str, str], *, measure:
             )
         draft, known_draft = await _look(pair.draft_server, settings.draft.model)
         if known_target is None or known_draft is None:
-            fault = target.fault or draft.fault
-            return PairFinding(name, target, draft, None, "not known", str(Route.PLAIN), fault)
+            return _unusable(name, target, draft, target.fault or draft.fault)
         tokenizers = await pair.tokenizers(known_target, known_draft)
         requests = _requests(settings, known_target, known_draft)
         probe: Probe | str | None = recall(cache_file(known_target, known_draft))
@@ -73,6 +72,12 @@ async def survey(settings: PairSettings, environ: Mapping[str, str], *, measure:
         slots = probe.slots if isinstance(probe, Probe) else None
         said = "same" if tokenizers.same else tokenizers.difference or tokenizers.why_not_exact
         return PairFinding(name, target, draft, slots, said, route, reason)
+
+
+def _unusable(name: str, target: ModelFinding, draft: ModelFinding | None, reason: str) -> PairFinding:
+    """Without its draft a pair runs plain; without its target it doesn't run."""
+    route = "none" if target.fault else str(Route.PLAIN)
+    return PairFinding(name, target, draft, slots=None, tokenizers="not known", route=route, reason=reason)
 
 
 async def _look(server: OllamaServer, model: str) -> tuple[ModelFinding, Model | None]:
