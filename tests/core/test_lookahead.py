@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from specollama.lookahead import AdaptiveLookahead, FixedLookahead
+from specollama.lookahead import AdaptiveLookahead, FixedLookahead, Patience
+from specollama.types import Emitted, Origin, Token, Verdict
 
 
 def after(lookahead: AdaptiveLookahead, *rounds: tuple[int, int]) -> int:
@@ -59,3 +60,56 @@ def test_it_stays_within_its_bounds() -> None:
 def test_it_is_told_by_its_bounds() -> None:
     assert str(AdaptiveLookahead(1, 8)) == "1-8"
     assert str(AdaptiveLookahead(1, 1)) == "1"
+
+
+# whether to go on
+
+
+def watched(patience: Patience, rounds: int, *, tested: int, accepted: int, seconds: float = 1.0) -> str | None:
+    """What is said after so many rounds that fared so, each with one token beyond those accepted."""
+    emitted = (Emitted(Token("x"), Origin.ACCEPTED),) * (accepted + 1)
+    for _ in range(rounds):
+        patience.learn(Verdict(emitted, drafted=tested, tested=tested, accepted=accepted), seconds)
+    return patience.lost()
+
+
+def test_a_few_rejected_tokens_prove_nothing() -> None:
+    assert watched(Patience(), 23, tested=1, accepted=0) is None
+
+
+def test_a_draft_that_is_hardly_ever_accepted_is_hopeless() -> None:
+    assert watched(Patience(), 24, tested=1, accepted=0) == (
+        "almost nothing of the draft is accepted (0 of 24 tested tokens)"
+    )
+
+
+def test_one_token_in_ten_is_not_hopeless() -> None:
+    assert watched(Patience(), 3, tested=10, accepted=1) is None
+
+
+def test_rounds_slower_than_plain_are_given_up() -> None:
+    # two tokens in a second, where plain gives four
+    assert watched(Patience(plain_step=0.25), 8, tested=2, accepted=1) == "rounds are slower than plain here (0.50x)"
+
+
+def test_rounds_faster_than_plain_go_on() -> None:
+    assert watched(Patience(plain_step=0.75), 8, tested=2, accepted=1) is None
+
+
+def test_a_little_slower_is_within_what_is_measured() -> None:
+    assert watched(Patience(plain_step=0.48), 8, tested=2, accepted=1) is None
+    assert watched(Patience(plain_step=0.47), 8, tested=2, accepted=1) is not None
+
+
+def test_rounds_in_which_slots_read_the_prompt_do_not_count() -> None:
+    patience = Patience(plain_step=0.75)
+    assert watched(patience, 2, tested=2, accepted=1, seconds=1000) is None
+    assert watched(patience, 6, tested=2, accepted=1) is None
+
+
+def test_speed_is_judged_after_some_rounds_only() -> None:
+    assert watched(Patience(plain_step=0.25), 7, tested=2, accepted=1) is None
+
+
+def test_without_a_measured_step_only_acceptance_is_watched() -> None:
+    assert watched(Patience(), 50, tested=2, accepted=1, seconds=1e6) is None
