@@ -44,7 +44,7 @@ async def test_a_draft_of_n_tokens_has_n_and_one_rows_at_the_ends_of_its_tokens(
 
 
 async def test_a_row_shows_the_tokens_and_hides_what_has_no_text() -> None:
-    row = (await target(constant(TABLE), WARM, seed=2).score(Draft())).rows[0]
+    row = (await target(constant(TABLE), WARM, seed=1).score(Draft())).rows[0]
     assert row.sample is not None
     assert [token.text for token in row.top] == ["a", "b", "", ""]
     assert row.p == pytest.approx({"a": 4 / 7, "b": 3 / 7})
@@ -66,15 +66,14 @@ async def test_a_hidden_token_is_fetched_by_the_same_draw() -> None:
 
 
 async def test_what_is_drawn_at_a_place_depends_on_the_seed_and_the_place_alone() -> None:
-    options = replace(WARM, temperature=1.5)
-    first, again, other = (await streamed(target(constant(TABLE), options, seed), 40) for seed in (5, 5, 6))
+    options = replace(WARM, top_k=3)
+    script = constant({"a": 0.5, "b": 0.3, Hidden("é"): 0.2})
+    first, again, other = [await streamed(target(script, options, seed), 40) for seed in (5, 5, 6)]
     assert first == again
     assert first != other
-    late = target(constant(TABLE), options, 5)
-    texts = [text for text in first if isinstance(text, str)]
+    late = target(script, options, 5)
     await late.commit(Verdict((Emitted(Token("x"), Origin.BONUS),) * 3), None)
     assert await streamed(late, 40 - 3) == first[3:]
-    assert len(texts) > 3
 
 
 async def test_a_drafter_goes_on_from_the_reply_and_tells_what_it_drew_from() -> None:
