@@ -42,12 +42,16 @@ class Cut:
 class Cursor(Protocol):
     """Where the target stands in its reply, and where it may be asked.
 
-    `anchor` is the last good cut; `beyond` are the tokens of the reply after it, which are not yet known to
-    lead to a good one. `stuck`: the target can't be asked here, only a request from the anchor can go on.
+    `anchor` is the last good cut; `beyond` are the texts of the reply after it, which are not yet known to
+    lead to a good one, and `sampled` the tokens behind them: more than the texts where some had none of their own.
+    `stuck`: the target can't be asked here, only a request from the anchor can go on.
     """
 
     anchor: Cut
     beyond: list[str]
+
+    @property
+    def sampled(self) -> int: ...
 
     @property
     def stuck(self) -> bool: ...
@@ -85,6 +89,10 @@ class ExactCursor:
         self._prompt = len(self._ids)
         self.anchor = Cut(prompt, 0)
         self.beyond: list[str] = []
+
+    @property
+    def sampled(self) -> int:
+        return len(self.beyond)
 
     @property
     def stuck(self) -> bool:
@@ -157,7 +165,7 @@ class CountedCursor:
     def __init__(self, prompt: str, position: int = 0) -> None:
         self.anchor = Cut(prompt, position)
         self.beyond: list[str] = []
-        self._sampled = 0  # tokens behind `beyond`
+        self.sampled = 0
         self._prompt: int | None = None  # tokens of the prompt, once the server told
         self._good = {self.anchor}  # cuts at which the server's count was right
         self._refuted = False
@@ -189,23 +197,23 @@ class CountedCursor:
 
     def advance(self, texts: Sequence[str]) -> None:
         if self._here in self._good:
-            self.anchor, self.beyond, self._sampled = self._here, [], 0
+            self.anchor, self.beyond, self.sampled = self._here, [], 0
         for place, text in enumerate(texts):
             longer = Cut(self.anchor.text + text, self.anchor.position + 1)
             if self.beyond or longer not in self._good:
                 self.beyond += texts[place:]
-                self._sampled += len(texts) - place
+                self.sampled += len(texts) - place
                 break
             self.anchor = longer
         self._good = {cut for cut in self._good if cut.position >= self.anchor.position}
 
     def rejoin(self, texts: Sequence[str], sampled: int) -> int | None:
-        self.beyond, self._sampled, self._refuted = list(texts), sampled, False
+        self.beyond, self.sampled, self._refuted = list(texts), sampled, False
         return len(texts)  # whether the cut there is good, the next request will tell
 
     @property
     def _here(self) -> Cut:
-        return Cut(self.anchor.text + "".join(self.beyond), self.anchor.position + self._sampled)
+        return Cut(self.anchor.text + "".join(self.beyond), self.anchor.position + self.sampled)
 
 
 def retokenised(text: str, draft: str, vocabulary: Vocabulary) -> list[str]:

@@ -148,7 +148,7 @@ class LanesTarget:
     async def stream(self, limit: int | None) -> AsyncGenerator[Token | DoneReason, None]:
         """From the anchor on, with its seed; what the reply already has beyond it is checked and left out."""
         behind = "".join(self._cursor.beyond)
-        body = self._request(self._cursor.anchor, None if limit is None else limit + len(self._cursor.beyond))
+        body = self._request(self._cursor.anchor, None if limit is None else limit + self._cursor.sampled)
         async with aclosing(self._server.stream_generate(body)) as chunks:
             async for chunk in chunks:
                 text = chunk.response
@@ -216,10 +216,10 @@ class LanesTarget:
         The same seed, because it is the same draw that is wanted, seen further: another that takes whatever
         comes would be biased.
         """
-        beyond = list(self._cursor.beyond)
+        beyond, behind = list(self._cursor.beyond), self._cursor.sampled
         for extensions, tokens in enumerate(_EXTENSIONS, start=1):
             longest = limit is not None and tokens >= limit
-            size = len(beyond) + (limit if longest and limit is not None else tokens)
+            size = behind + (limit if longest and limit is not None else tokens)
             reply = await self._generate(self._request(self._cursor.anchor, size))
             texts, sampled = _written(reply)
             if texts[: len(beyond)] != beyond:
@@ -228,7 +228,7 @@ class LanesTarget:
             used = len(texts) if over else self._cursor.rejoin(texts, sampled)
             if used is not None and (over or used > len(beyond)):
                 new = tuple(Token(text) for text in texts[len(beyond) : used])
-                count = (sampled if used == len(texts) else used) - len(beyond)
+                count = (sampled if used == len(texts) else used) - behind
                 end = DoneReason(reply.done_reason or "stop") if over else None
                 return Continuation(new, count, end=end, extensions=extensions)
         why = "the text can't be sent again as it was sampled"
@@ -237,7 +237,7 @@ class LanesTarget:
     def _recast(self) -> Continuation:
         """The target drew otherwise this time: go on from the text as it stands, and say so."""
         anchor, beyond = self._cursor.anchor, self._cursor.beyond
-        self._cursor = CountedCursor(anchor.text + "".join(beyond), anchor.position + len(beyond))
+        self._cursor = CountedCursor(anchor.text + "".join(beyond), anchor.position + self._cursor.sampled)
         return Continuation(lost=True, why="the target answered the same request differently", extensions=1)
 
 
