@@ -45,13 +45,7 @@ def chat(
 ) -> None:
     """Chat with a pair: the conversation is kept, and Ctrl-C stops a reply only."""
     sampling = {"temperature": temperature, "seed": seed, "num_predict": num_predict}
-    flags = {
-        "lookahead": lookahead,
-        "route": route,
-        "rule": rule,
-        "keep_alive": keep_alive,
-        "options": {name: value for name, value in sampling.items() if value is not None},
-    }
+    flags = options.flags(lookahead=lookahead, route=route, rule=rule, keep_alive=keep_alive, sampling=sampling)
     settings = options.pair_settings(options.configuration(config), pair, target, draft, flags)
     session = Session(system, [encoded(file) for file in image or []], think)
     show = output.as_text(origin=show_origin, stats=False)

@@ -101,14 +101,33 @@ def configuration(file: Path | None) -> Config:
 
 
 def pair_settings(
-    config: Config, name: str | None, target: str | None, draft: str | None, flags: Mapping[str, Any]
+    config: Config, name: str | None, target: str | None, draft: str | None, given: Mapping[str, Any]
 ) -> PairSettings:
     """The pair that is named, or that `--target` and `--draft` describe, with the flags in place."""
     if target is not None:
-        return adhoc_pair(target, draft, config, os.environ, **flags)
+        return adhoc_pair(target, draft, config, os.environ, **given)
     if draft is not None:
         raise UsageError("--draft is given without --target")
-    return config.pair(name, os.environ).override(**flags)
+    return config.pair(name, os.environ).override(**given)
+
+
+def flags(
+    *,
+    lookahead: str | None,
+    route: Route | None,
+    rule: Rule | None,
+    keep_alive: str | None,
+    sampling: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What the flags set of a pair; those that weren't given are left out."""
+    number = lookahead is not None and lookahead.isascii() and lookahead.isdigit()
+    return {
+        "lookahead": int(lookahead) if number and lookahead else lookahead,
+        "route": route,
+        "rule": rule,
+        "keep_alive": keep_alive,
+        "options": {name: value for name, value in sampling.items() if value is not None},
+    }
 
 
 def pair_and_prompt(words: list[str], config: Config, *, target_given: bool) -> tuple[str | None, str]:

@@ -71,13 +71,7 @@ def run(
         "presence_penalty": presence_penalty,
         "frequency_penalty": frequency_penalty,
     }
-    flags = {
-        "lookahead": lookahead,
-        "route": route,
-        "rule": rule,
-        "keep_alive": keep_alive,
-        "options": {name: value for name, value in sampling.items() if value is not None},
-    }
+    flags = options.flags(lookahead=lookahead, route=route, rule=rule, keep_alive=keep_alive, sampling=sampling)
     known = options.configuration(config)
     name, prompt = options.pair_and_prompt(words or [], known, target_given=target is not None)
     settings = options.pair_settings(known, name, target, draft, flags)
