@@ -34,6 +34,7 @@ from specollama.types import (
 from specollama.wire import TOP_LOGPROBS_LIMIT, GenerateReply, Logprob
 
 _EXTENSIONS = (4, 8, 16, 32)  # tokens: how far a request is extended to get back to a good cut, try by try
+_FULL = "the context is full"
 _REPLACEMENT = "\ufffd"  # what a Go runner prints for a fragment of a character
 
 Note = Callable[[GenerateReply], None]
@@ -139,11 +140,11 @@ class LanesTarget:
         self._cursor.advance([emitted.token.text for emitted in verdict.emitted])
         if self._trouble:
             return Continuation(lost=True, why=self._trouble)
-        if verdict.hidden or self._cursor.stuck:
-            return await self._extend(limit)
-        if not self._fits(self._cursor.cuts([])[0], room=2):
-            return Continuation(lost=True, why="the context is full")
-        return Continuation()
+        asked = verdict.hidden or self._cursor.stuck
+        continuation = await self._extend(limit) if asked else Continuation()
+        if continuation.lost or continuation.end or self._fits(self._cursor.cuts([])[0], room=2):
+            return continuation
+        return replace(continuation, lost=True, why=_FULL)
 
     async def stream(self, limit: int | None) -> AsyncGenerator[Token | DoneReason, None]:
         """From the anchor on, with its seed; what the reply already has beyond it is checked and left out."""
@@ -164,9 +165,9 @@ class LanesTarget:
         return self._context_length is None or tokens is None or tokens + room <= self._context_length
 
     async def _rows(self, cuts: Sequence[Cut]) -> list[GenerateReply | EndpointError]:
-        """One reply a cut, in order, or what it failed with. That of the first cut must come."""
+        """One reply a cut, in order, or what it failed with. That of the first cut must come, where there is one."""
         replies = (await in_order(partial(self._ask, cut) for cut in reversed(cuts)))[::-1]
-        if isinstance(replies[0], EndpointError):
+        if replies and isinstance(replies[0], EndpointError):
             raise replies[0]
         return replies
 
@@ -220,6 +221,8 @@ class LanesTarget:
         for extensions, tokens in enumerate(_EXTENSIONS, start=1):
             longest = limit is not None and tokens >= limit
             size = behind + (limit if longest and limit is not None else tokens)
+            if not self._fits(self._cursor.anchor, room=size):
+                return Continuation(lost=True, why=_FULL, extensions=extensions - 1)
             reply = await self._generate(self._request(self._cursor.anchor, size))
             texts, sampled = _written(reply)
             if texts[: len(beyond)] != beyond:
