@@ -142,11 +142,12 @@ class Recorder:
     fault: Callable[[Exchange], Answer | None] = lambda exchange: None
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        body = await read_body(receive)
-        exchange = Exchange(scope["path"], json.loads(body) if body else {})
+        exchange = Exchange(scope["path"], {})
         self.exchanges.append(exchange)
-        exchange.busy = self.busy
         try:
+            body = await read_body(receive)
+            exchange.body = json.loads(body) if body else {}
+            exchange.busy = self.busy
             if answer := self.fault(exchange):
                 exchange.status, exchange.reply = answer.status, b"".join(answer.chunks)
                 await send_answer(answer, send)
@@ -197,8 +198,11 @@ class Recorder:
     def drafts(self) -> list[Exchange]:
         return self.asked("/api/generate", "draft")
 
-    async def quiet(self) -> None:
-        """Wait until nothing is under way."""
+    async def quiet(self) -> int:
+        """Wait until nothing is under way or on its way; how many requests came in all."""
         async with asyncio.timeout(60):
-            while self.busy:  # noqa: ASYNC110 - counted in another thread
-                await asyncio.sleep(0.01)
+            count = -1
+            while self.busy or count != len(self.exchanges):  # counted in another thread
+                count = len(self.exchanges)
+                await asyncio.sleep(0.1)
+        return count
