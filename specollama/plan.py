@@ -49,7 +49,8 @@ class Plan:
     @property
     def full(self) -> bool:
         """Whether the prompt leaves no room for a draft."""
-        return self.context_length is not None and self.prompt_tokens + 2 > self.context_length
+        known = self.context_length is not None and self.tokenizers.target is not None
+        return known and self.prompt_tokens + 2 > (self.context_length or 0)
 
 
 def detail(plan: Plan, lookahead: Lookahead) -> str:

@@ -28,12 +28,14 @@ class ModelFinding:
     reachable: bool
     there: bool
     version: str = ""
+    engine: str = ""
     fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PairFinding:
-    """One pair. `slots`: requests that the target was seen to work on at once; None before it was measured.
+    """One pair. `slots`: requests that the target was seen to work on at once; None before it was measured, as is
+    `measured`, whose times are in seconds.
 
     `tokenizers`: "same", where they differ, or why that isn't known. `route` is the one that a reply would take, for
     `reason`.
@@ -46,6 +48,7 @@ class PairFinding:
     tokenizers: str
     route: str
     reason: str
+    measured: dict[str, Any] | None = None
 
     def as_object(self) -> dict[str, Any]:
         return asdict(self)
@@ -69,9 +72,18 @@ async def survey(settings: PairSettings, environ: Mapping[str, str], *, measure:
         if probe is None and measure:
             probe = await probe_pair(requests[0], known_target, requests[1], known_draft)
         route, reason = _route(settings, known_target, tokenizers, probe)
-        slots = probe.slots if isinstance(probe, Probe) else None
+        timed = probe if isinstance(probe, Probe) else None
         said = "same" if tokenizers.same else tokenizers.difference or tokenizers.why_not_exact
-        return PairFinding(name, target, draft, slots, said, route, reason)
+        return PairFinding(
+            name,
+            target,
+            draft,
+            slots=timed.slots if timed else None,
+            tokenizers=said,
+            route=route,
+            reason=reason,
+            measured=timed.model_dump() if timed else None,
+        )
 
 
 def _unusable(name: str, target: ModelFinding, draft: ModelFinding | None, reason: str) -> PairFinding:
@@ -87,7 +99,7 @@ async def _look(server: OllamaServer, model: str) -> tuple[ModelFinding, Model |
         reachable = not isinstance(error, Unreachable)
         return ModelFinding(model, server.url, reachable, there=False, fault=str(error)), None
     version = ".".join(str(number) for number in known.version)
-    return ModelFinding(model, server.url, reachable=True, there=True, version=version), known
+    return ModelFinding(model, server.url, True, True, version, known.engine), known
 
 
 def _requests(settings: PairSettings, target: Model, draft: Model) -> tuple[Requests, Requests]:

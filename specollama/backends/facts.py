@@ -43,6 +43,13 @@ class Model:
         return replace(SamplingOptions(), repeat_penalty=1.1) if old else SamplingOptions()
 
     @property
+    def engine(self) -> str:
+        """What runs the model behind Ollama's API."""
+        if self.show.details.format == "safetensors":
+            return "MLX"
+        return "Go runner" if self._before(0, 30) else "llama-server"
+
+    @property
     def has_logprobs(self) -> bool:
         return not self._before(0, 12, 11)
 

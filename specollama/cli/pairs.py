@@ -64,4 +64,4 @@ def _show(finding: PairFinding) -> None:
 def _model(model: ModelFinding) -> Text:
     if model.fault:
         return Text(f"{model.model}: {model.fault}", style="red")
-    return Text(f"{model.model} at {model.url}, Ollama {model.version}")
+    return Text(f"{model.model} at {model.url}, Ollama {model.version} ({model.engine})")
