@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import socket
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
@@ -217,7 +220,20 @@ def _telling(sent: asyncio.Event) -> dict[str, Any]:
     return {"trace": trace}
 
 
-def _cause(error: Exception) -> str:
+def _cause(error: BaseException) -> str:
+    """What the operating system said, deep down in httpx's error; else the error's own words."""
+    if isinstance(error, httpx.ConnectTimeout):
+        return "no answer in time"
+    deeper: BaseException | None = error
+    while deeper is not None:
+        if isinstance(deeper, socket.gaierror):
+            return f"{deeper.strerror}"
+        if isinstance(deeper, ssl.SSLError):
+            return f"TLS failed: {(deeper.reason or str(deeper)).replace('_', ' ').lower()}"
+        if isinstance(deeper, OSError) and deeper.errno:
+            return os.strerror(deeper.errno)
+        grouped = deeper.exceptions[0] if isinstance(deeper, BaseExceptionGroup) else None
+        deeper = grouped or deeper.__cause__ or deeper.__context__
     return str(error) or type(error).__name__
 
 

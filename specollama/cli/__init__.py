@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from specollama import __version__
-from specollama.cli import chat, demo, embedded, pairs, run
+from specollama.cli import chat, demo, embedded, options, output, pairs, run
 from specollama.errors import SpecollamaError, UsageError
 
 app = typer.Typer(
@@ -42,14 +41,20 @@ def _options(
 
 
 def main() -> None:
-    """The console script. Exit codes: 1 a run failed, 2 a mistake in the call, 130 interrupted."""
+    """The console script. Exit codes: 1 a run failed, 2 a mistake in the call, 130 interrupted.
+
+    An interrupt, and a pipe that nobody reads any more, typer turns into exit codes.
+    """
+    output.allow_any_text()
     try:
-        app()
+        app([options.decoded(argument) for argument in sys.argv[1:]], prog_name="specollama")
     except SpecollamaError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, UsageError) else 1)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout once more at exit
-        sys.exit(141)
+        _fail(str(error), 2 if isinstance(error, UsageError) else 1)
+    except OSError as error:  # a full disk, say; servers' failures are EndpointErrors
+        output.give_up_stdout()
+        _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part), 1)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(code)

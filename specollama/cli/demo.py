@@ -22,7 +22,7 @@ from specollama.pairs import Conversation
 from specollama.report import number, percent, seconds
 from specollama.types import Route
 
-PROMPT = "Explain in a few sentences what a rainbow is."
+PROMPT = "Why is the sky blue?"
 
 
 def demo(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Mapping
@@ -24,7 +25,8 @@ ConfigFile = Annotated[
         "--config",
         metavar="FILE",
         rich_help_panel=_PAIR,
-        help="[default: $SPECOLLAMA_CONFIG, ./specollama.toml, or the user's configuration directory]",
+        show_default="$SPECOLLAMA_CONFIG, ./specollama.toml, or the user's configuration directory",
+        help="The configuration.",
     ),
 ]
 TargetName = Annotated[
@@ -33,8 +35,8 @@ TargetName = Annotated[
         "--target",
         metavar="MODEL[@SERVER]",
         rich_help_panel=_PAIR,
-        help="The large model. SERVER: a URL, host, host:port, or an endpoint of the configuration "
-        "[default: $OLLAMA_HOST, else http://127.0.0.1:11434]",
+        show_default="SERVER: $OLLAMA_HOST, else http://127.0.0.1:11434",
+        help="The large model. SERVER: a URL, host, host:port, or an endpoint of the configuration.",
     ),
 ]
 DraftName = Annotated[
@@ -52,13 +54,14 @@ Lookahead = Annotated[
     typer.Option(metavar="N|auto", rich_help_panel=_SPECULATION, help="Tokens to draft in a round; 0 drafts nothing."),
 ]
 RouteName = Annotated[
-    Route | None, typer.Option("--route", rich_help_panel=_SPECULATION, help="How drafts are verified.")
+    str | None,
+    typer.Option("--route", metavar="|".join(Route), rich_help_panel=_SPECULATION, help="How drafts are verified."),
 ]
 RuleName = Annotated[
-    Rule | None,
+    str | None,
     typer.Option(
         "--rule",
-        metavar="[auto|rejection|match]",
+        metavar="|".join(rule for rule in Rule if rule is not Rule.GREEDY),
         rich_help_panel=_SPECULATION,
         help="How a drafted token is judged above temperature 0.",
     ),
@@ -72,12 +75,12 @@ Images = Annotated[
     list[Path] | None, typer.Option("--image", metavar="FILE", help="Show the model an image. Repeatable.")
 ]
 Think = Annotated[
-    bool | None, typer.Option("--think/--no-think", help="Whether a thinking model thinks. [default: as it does]")
+    bool | None, typer.Option("--think/--no-think", show_default="as it does", help="Whether a thinking model thinks.")
 ]
 
 
-def _sampling(help_text: str) -> Any:
-    return typer.Option(rich_help_panel=_SAMPLING, help=help_text)
+def _sampling(help_text: str, metavar: str | None = None) -> Any:
+    return typer.Option(rich_help_panel=_SAMPLING, help=help_text, metavar=metavar)
 
 
 Temperature = Annotated[float | None, _sampling("0: always the most probable token.")]
@@ -88,7 +91,7 @@ TypicalP = Annotated[float | None, _sampling("Locally typical sampling; 1: off."
 Seed = Annotated[int | None, _sampling("The same seed gives the same reply.")]
 NumPredict = Annotated[int | None, _sampling("Most tokens of a reply; -1: no limit.")]
 NumCtx = Annotated[int | None, _sampling("Context length in tokens; another one loads the models anew.")]
-Stop = Annotated[list[str] | None, _sampling("End the reply before this text. Repeatable.")]
+Stop = Annotated[list[str] | None, _sampling("End the reply before this text. Repeatable.", metavar="TEXT")]
 RepeatPenalty = Annotated[float | None, _sampling("Above 1: repeated tokens become less probable.")]
 RepeatLastN = Annotated[int | None, _sampling("Tokens that penalties look back on; -1: the whole context.")]
 PresencePenalty = Annotated[float | None, _sampling("Subtracted from tokens that occurred.")]
@@ -114,8 +117,8 @@ def pair_settings(
 def flags(
     *,
     lookahead: str | None,
-    route: Route | None,
-    rule: Rule | None,
+    route: str | None,
+    rule: str | None,
     keep_alive: str | None,
     sampling: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -135,12 +138,27 @@ def pair_and_prompt(words: list[str], config: Config, *, target_given: bool) -> 
 
     Raises UsageError when there is no prompt, or too many arguments.
     """
-    piped = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()
-    name, said = _split(words, config, target_given=target_given, piped=bool(piped.strip()))
-    prompt = "\n\n".join(part for part in (piped.rstrip("\n"), said) if part)
+    piped = _piped()
+    name, said = _split(words, config, target_given=target_given, piped=bool(piped))
+    prompt = "\n\n".join(part for part in (piped, said) if part.strip())
     if not prompt:
         raise UsageError("no prompt: give it as the last argument, or pipe it in")
     return name, prompt
+
+
+def _piped() -> str:
+    """The text piped in; "" for none, or white space alone."""
+    if sys.stdin is None or sys.stdin.isatty():
+        return ""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
+    text = decoded(sys.stdin.read()).rstrip("\n")
+    return text if text.strip() else ""
+
+
+def decoded(text: str) -> str:
+    """What Python couldn't decode in the terminal's encoding, read as UTF-8."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _split(words: list[str], config: Config, *, target_given: bool, piped: bool) -> tuple[str | None, str]:

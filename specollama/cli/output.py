@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import sys
 from collections.abc import Callable
+from typing import Protocol
 
 from rich.console import Console
 
 from specollama.report import aligned, event_object, stats_lines
-from specollama.stats import Done, Event, Status, Text
+from specollama.stats import Done, Event, Text
 from specollama.types import Origin
 
 ORIGIN_STYLES = {
     Origin.ACCEPTED: "green",
-    Origin.RECOVERED: "red",
+    Origin.RECOVERED: "red underline",  # not every eye tells red from green
     Origin.BONUS: "cyan",
     Origin.PLAIN: "",
 }
 
 Show = Callable[[Event], None]
+
+
+class Display(Protocol):
+    """Shows the events of a reply."""
+
+    def __call__(self, event: Event, /) -> None: ...
+
+    def end(self) -> None:
+        """No more events will come, whether the reply was whole or broke off."""
 
 
 def stdout() -> Console:
@@ -30,38 +43,87 @@ def stderr() -> Console:
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-def as_text(*, origin: bool, stats: bool) -> Show:
+def as_text(*, origin: bool, stats: bool) -> Display:
     """Show a reply to people: its text as it comes, with colours by `origin` and counters after it if wanted."""
-    answer, aside = stdout(), stderr()
-
-    def show(event: Event) -> None:
-        if isinstance(event, Status):
-            aside.out(str(event), style="dim")
-        elif isinstance(event, Text):
-            target = aside if event.thinking else answer
-            style = "dim" if event.thinking else ORIGIN_STYLES[event.origin] if origin else ""
-            target.out(event.text, style=style, end="")
-        else:
-            _end(answer, aside, event, stats=stats)
-
-    return show
+    return _AsText(origin=origin, stats=stats)
 
 
-def _end(answer: Console, aside: Console, event: Done, *, stats: bool) -> None:
-    answer.out("")
-    if stats:
-        aside.out(aligned(stats_lines(event.stats)))
-
-
-def as_json() -> Show:
-    """Show a reply to programs: one JSON object a line, the last with the counters."""
-
-    def show(event: Event) -> None:
-        print(json.dumps(event_object(event), ensure_ascii=False), flush=True)
-
-    return show
+def as_json() -> Display:
+    """Show a reply to programs: one JSON object a line, in UTF-8, the last with the counters."""
+    return _AsJson()
 
 
 def legend() -> str:
     """What the colours stand for, as rich markup."""
     return "  ".join(f"[{style}]{origin}[/]" for origin, style in ORIGIN_STYLES.items() if style)
+
+
+def allow_any_text() -> None:
+    """A terminal whose encoding lacks a character shows a question mark in its place."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def give_up_stdout() -> None:
+    """What it still holds is dropped: Python would fail at it once more at exit."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class _AsText:
+    def __init__(self, *, origin: bool, stats: bool) -> None:
+        self._origin, self._stats = origin, stats
+        self._answer, self._aside = stdout(), stderr()
+        self._open: Console | None = None  # whose last line hasn't ended
+        self._later: list[str] = []  # what would break into the answer
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Done):
+            self._finish(event)
+        elif isinstance(event, Text):
+            console = self._aside if event.thinking else self._answer
+            style = "dim" if event.thinking else ORIGIN_STYLES[event.origin] if self._origin else ""
+            self._write(console, event.text, style)
+        elif self._open:
+            self._later.append(str(event))
+        else:
+            self._say(str(event))
+
+    def end(self) -> None:
+        if self._open and self._open.is_terminal:
+            self._end_line()
+        self._open = None
+        for line in self._later:
+            self._say(line)
+        self._later.clear()
+
+    def _write(self, console: Console, text: str, style: str) -> None:
+        if self._open is self._aside and console is self._answer:
+            self._end_line()
+        console.out(text, style=style, end="")
+        self._open = None if text.endswith("\n") else console
+
+    def _finish(self, event: Done) -> None:
+        self._end_line()
+        self.end()
+        if self._stats:
+            self._aside.out(aligned(stats_lines(event.stats)))
+
+    def _end_line(self) -> None:
+        (self._open or self._answer).out("")
+        self._open = None
+
+    def _say(self, line: str) -> None:
+        self._aside.out(line, style="dim")
+
+
+class _AsJson:
+    def __init__(self) -> None:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8")
+
+    def __call__(self, event: Event) -> None:
+        print(json.dumps(event_object(event), ensure_ascii=False), flush=True)
+
+    def end(self) -> None: ...

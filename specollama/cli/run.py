@@ -27,7 +27,7 @@ def run(
     target: options.TargetName = None,
     draft: options.DraftName = None,
     keep_alive: options.KeepAlive = None,
-    system: Annotated[str | None, typer.Option(help="System message.")] = None,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="System message.")] = None,
     lookahead: options.Lookahead = None,
     route: options.RouteName = None,
     rule: options.RuleName = None,
@@ -95,7 +95,10 @@ def _format(text: str | None) -> Any:
         raise UsageError(f"--format takes json or a JSON schema: {error}") from error
 
 
-async def _answer(settings: PairSettings, conversation: Conversation, show: output.Show) -> None:
+async def _answer(settings: PairSettings, conversation: Conversation, show: output.Display) -> None:
     async with Pair(settings, os.environ) as pair, aclosing(pair.reply(conversation)) as events:
-        async for event in events:
-            show(event)
+        try:
+            async for event in events:
+                show(event)
+        finally:
+            show.end()
