@@ -62,6 +62,26 @@ def test_a_text_that_is_no_single_token_leads_to_no_cut() -> None:
     assert positions(exact("x").cuts(["xyz"])) == [0]
 
 
+class Fickle(ToyVocabulary):
+    """Reads "abc" as "ab" and "c" at the very end, and as "a" and "bc" where more follows."""
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        before, found, after = text.rpartition("abc")
+        if not found or not after:
+            return super().encode(text)
+        return (*super().encode(before + "a"), *super().encode("bc"), *super().encode(after))
+
+
+def test_a_token_that_changes_the_reading_of_those_before_it_leads_to_no_cut() -> None:
+    cursor = ExactCursor("-abc", Fickle(words=("ab", "bc"), fragments=()))
+    assert cursor.tokens(cursor.anchor) == 3
+    assert positions(cursor.cuts(["x"])) == [0]  # one token more, and the last one right, but not the others
+
+
+def test_a_marker_that_was_written_as_text_leads_to_no_cut() -> None:
+    assert positions(exact("x").cuts(["<end>"])) == [0]  # read as the control token
+
+
 def test_a_text_that_begins_a_character_only_leads_to_no_cut() -> None:
     # the fragment b"a\xc3" prints as "a", and so does the token b"a": what is sent again is the latter
     cuts = exact("x").cuts(["a"])
@@ -135,6 +155,13 @@ def test_rejoining_needs_a_token_beyond_what_the_reply_has() -> None:
     cursor = lenient("a", "b")
     assert cursor.rejoin(["b"], 1) is None
     assert cursor.stuck
+
+
+def test_rejoining_asks_for_more_even_where_what_the_reply_has_is_on_the_path_again() -> None:
+    cursor = lenient("a", "b", "x")
+    assert cursor.beyond == ["b", "x"]
+    assert cursor.rejoin(["b", "x"], 2) is None
+    assert cursor.rejoin(["b", "x", "y"], 3) == 3
 
 
 def test_rejoining_passes_over_texts_that_are_read_as_equally_many_other_tokens() -> None:
@@ -329,6 +356,7 @@ def test_a_draft_is_put_into_the_targets_tokens_but_for_the_last() -> None:
 
 def test_a_draft_that_changes_how_the_text_before_is_read_is_dropped() -> None:
     assert retokenised("xa", "bcd", VOCABULARY) == []
+    assert retokenised("xa", "bcbb", VOCABULARY) == []
 
 
 def test_a_draft_ends_before_a_character_that_takes_several_tokens() -> None:

@@ -45,6 +45,7 @@ class Log:
     order: str = ""  # p, s, c, for each of these in turn
     streams: int = 0
     closed: int = 0
+    limit: int | None = None  # the last stream's
 
 
 class LoggedTarget(ScriptedTarget):
@@ -73,6 +74,7 @@ class LoggedTarget(ScriptedTarget):
 
     async def stream(self, limit: int | None) -> AsyncGenerator[Token | DoneReason, None]:
         self.log.streams += 1
+        self.log.limit = limit
         try:
             async for token in super().stream(limit):
                 yield token
@@ -392,6 +394,16 @@ async def test_a_draft_that_fares_well_is_not_given_up() -> None:
     script = always(*"abcdefghijklmnopqrstuvwxyz0123456789")
     run = speculation(ScriptedTarget(script, COLD, 1), ScriptedDrafter(script, COLD, 2), COLD, patience=Patience())
     assert done(await events(run)).stats.notices == []
+
+
+async def test_the_rest_in_one_go_has_as_many_tokens_as_are_left() -> None:
+    for num_predict, limit in ((8, 3), (-1, None)):
+        log, script, options = Log(), always(*"abcdefghij"), replace(COLD, num_predict=num_predict)
+        run = speculation(
+            LoggedTarget(script, options, 1, log, lost_after=0), ScriptedDrafter(script, COLD, 2), options
+        )
+        await events(run)
+        assert (log.streams, log.limit) == (1, limit)
 
 
 class FailingTarget(ScriptedTarget):

@@ -129,6 +129,14 @@ def test_a_cut_within_a_rounding_of_a_boundary_is_not_certain(changes: dict[str,
     assert kept(FOUR, **changes) is None
 
 
+@pytest.mark.parametrize("beside", [1 - 1e-6, 1 + 1e-6])
+@pytest.mark.parametrize("name", ["top_p", "min_p"])
+def test_a_boundary_is_not_certain_on_either_side(name: str, beside: float) -> None:
+    boundary = {"top_p": 0.8, "min_p": 0.6}[name]
+    assert kept(FOUR, **{name: boundary * beside}) is None
+    assert kept(FOUR, **{name: boundary * (1 + 100 * (beside - 1))}) is not None
+
+
 @pytest.mark.parametrize(
     "changes", [{"repeat_penalty": 1.1}, {"presence_penalty": 0.1}, {"frequency_penalty": -0.5}, {"typical_p": 0.9}]
 )
