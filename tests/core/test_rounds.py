@@ -496,6 +496,11 @@ async def test_what_the_target_writes_alone_is_shown_and_counted_tokens_without_
     assert reply(told) == Reply("éab", DoneReason.STOP, 5)
 
 
+async def test_tokens_without_text_use_up_the_limit_too() -> None:
+    told = await alone(Continuation((Token("é"), Token("a")), sampled=3), options=replace(COLD, num_predict=3))
+    assert reply(told) == Reply("éa", DoneReason.LENGTH, 3)
+
+
 @pytest.mark.parametrize(("end", "count"), [(DoneReason.STOP, 4), (DoneReason.LENGTH, 3)])
 async def test_tokens_without_text_before_an_end_count(end: DoneReason, count: int) -> None:
     told = await alone(Continuation((Token("a"),), sampled=1), Continuation((), sampled=2, end=end))
