@@ -46,7 +46,7 @@ async def speculated(
     prompt: str,
     cursor: Cursor,
     *,
-    length: int = 32,
+    length: int = 16,
     lookahead: int = 4,
     drafter: Drafter | None = None,
     **target: Any,
@@ -66,7 +66,7 @@ async def speculated(
         return await collect(events)
 
 
-async def plain(server: OllamaServer, prompt: str, length: int = 32) -> str:
+async def plain(server: OllamaServer, prompt: str, length: int = 16) -> str:
     """The same reply by the target alone."""
     body = Requests("target", greedy(length)).raw(prompt, num_predict=length, seed=None)
     return (await server.generate(body)).response
