@@ -16,10 +16,8 @@ from typing import Any, Self
 from specollama.backends import vocabulary as vocabularies
 from specollama.backends.facts import Model, describe, load_options
 from specollama.backends.http import OllamaServer
-from specollama.backends.ollama import (
-    Requests,
-)
 from specollama.backends.probe import Probe, cache_file, keep, measure, recall
+from specollama.backends.requests import Requests
 from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.backends.watch import Watch
 from specollama.checks import (
@@ -201,7 +199,7 @@ class Pair:
         lookahead = self._lookahead()
         stats.route = plan.route
         yield Status(on=True, detail=detail(plan, lookahead))
-        watch = Watch(plan.target, plan.draft, plan.lanes)
+        watch = Watch(plan.target, plan.draft, plan.lanes, plan.probe.step if plan.probe else None)
         async with AsyncExitStack() as stack:
             speculation = Speculation(
                 prompt=plan.prompt,

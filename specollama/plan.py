@@ -13,10 +13,10 @@ from specollama.backends.ollama import (
     ContinuationTarget,
     LanesTarget,
     OllamaDrafter,
-    Requests,
     RetokenisedDrafter,
 )
 from specollama.backends.probe import Probe
+from specollama.backends.requests import Requests
 from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.backends.watch import Watch, WatchedTarget
 from specollama.checks import Tokenizers

@@ -8,8 +8,8 @@ from typing import Any
 
 from specollama.backends.facts import Model, describe, load_options
 from specollama.backends.http import OllamaServer
-from specollama.backends.ollama import Requests
 from specollama.backends.probe import Probe, cache_file, recall
+from specollama.backends.requests import Requests
 from specollama.checks import Conversation, Tokenizers, why_not_lanes, why_not_split, why_plain
 from specollama.config import PairSettings
 from specollama.errors import EndpointError, Unreachable

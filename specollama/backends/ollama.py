@@ -7,9 +7,9 @@ request for one token; N+1 rows are asked at once, and share the target's passes
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,8 @@ from specollama.acceptance import position_seed, visible
 from specollama.alignment import CountedCursor, Cursor, Cut, ExactCursor, Vocabulary, retokenised
 from specollama.backends.base import Drafter
 from specollama.backends.http import OllamaServer, in_order
-from specollama.errors import EndpointError
+from specollama.backends.requests import Requests
+from specollama.errors import BrokenReply, EndpointError
 from specollama.sampling import certain, support
 from specollama.types import (
     Continuation,
@@ -26,7 +27,6 @@ from specollama.types import (
     Draft,
     Row,
     Rule,
-    SamplingOptions,
     Scored,
     Token,
     Verdict,
@@ -35,6 +35,7 @@ from specollama.wire import TOP_LOGPROBS_LIMIT, GenerateReply, Logprob
 
 _EXTENSIONS = (4, 8, 16, 32)  # tokens: how far a request is extended to get back to a good cut, try by try
 _FULL = "the context is full"
+_NO_THINKING = "the server takes thinking out of raw replies"
 _REPLACEMENT = "\ufffd"  # what a Go runner prints for a fragment of a character
 
 Note = Callable[[GenerateReply], None]
@@ -42,56 +43,6 @@ Note = Callable[[GenerateReply], None]
 
 def _unnoted(reply: GenerateReply) -> None:
     """Nobody watches."""
-
-
-@dataclass(frozen=True, slots=True)
-class Requests:
-    """The bodies of all requests of one reply to one model.
-
-    `load` are the load-time options, the same in each, or Ollama loads the model anew.
-    """
-
-    model: str
-    options: SamplingOptions
-    load: Mapping[str, Any] = field(default_factory=dict)
-    keep_alive: float | str | None = None
-
-    def raw(self, prompt: str, *, num_predict: int | None, seed: int | None) -> dict[str, Any]:
-        """The body of a raw request. Stops are matched by us: one that began here would swallow its beginning."""
-        chosen = self.options
-        options: dict[str, Any] = {
-            "temperature": chosen.temperature,
-            "top_k": chosen.top_k,
-            "top_p": chosen.top_p,
-            "min_p": chosen.min_p,
-            "typical_p": chosen.typical_p,
-            "repeat_last_n": chosen.repeat_last_n,
-            "repeat_penalty": chosen.repeat_penalty,
-            "presence_penalty": chosen.presence_penalty,
-            "frequency_penalty": chosen.frequency_penalty,
-            "num_predict": -1 if num_predict is None else num_predict,
-            "stop": [],
-            **({} if seed is None else {"seed": seed}),
-            **self.load,
-        }
-        body: dict[str, Any] = {
-            "model": self.model,
-            "prompt": prompt,
-            "raw": True,
-            "think": False,
-            "truncate": False,
-            "logprobs": True,
-            "top_logprobs": TOP_LOGPROBS_LIMIT,
-            "options": options,
-        }
-        return body | self._kept()
-
-    def load_only(self) -> dict[str, Any]:
-        """The body of a request that loads the model and generates nothing."""
-        return {"model": self.model, "prompt": "", "options": dict(self.load), **self._kept()}
-
-    def _kept(self) -> dict[str, Any]:
-        return {} if self.keep_alive is None else {"keep_alive": self.keep_alive}
 
 
 class LanesTarget:
@@ -152,13 +103,23 @@ class LanesTarget:
         body = self._request(self._cursor.anchor, None if limit is None else limit + self._cursor.sampled)
         async with aclosing(self._server.stream_generate(body)) as chunks:
             async for chunk in chunks:
+                if chunk.thinking:
+                    raise _without_thinking(self._server)
                 text = chunk.response
                 if behind:
-                    text, behind = _after(text, behind)
+                    overlap = _after(text, behind)
+                    if overlap is None or (chunk.done and overlap[1]):
+                        break  # the target drew otherwise this time
+                    text, behind = overlap
                 if text:
                     yield Token(text, chunk.logprobs[0].logprob if chunk.logprobs else None)
                 if chunk.done:
-                    yield DoneReason.LENGTH if chunk.done_reason == "length" else DoneReason.STOP
+                    yield _reason(chunk)
+                    return
+        self._recast()
+        async with aclosing(self.stream(limit)) as rest:
+            async for token in rest:
+                yield token
 
     def _fits(self, cut: Cut, *, room: int = 1) -> bool:
         tokens = self._cursor.tokens(cut)
@@ -169,25 +130,29 @@ class LanesTarget:
         replies = (await in_order(partial(self._ask, cut) for cut in reversed(cuts)))[::-1]
         if replies and isinstance(replies[0], EndpointError):
             raise replies[0]
+        if failed := [reply for reply in replies if isinstance(reply, EndpointError)]:
+            self._trouble = f"a row failed twice: {failed[0]}"
         return replies
 
     async def _ask(self, cut: Cut, sent: asyncio.Event) -> GenerateReply | EndpointError:
-        """One row; asked once more where it failed: a busy server, or a kept connection that had gone."""
-        body = self._request(cut, self._row_tokens)
+        """One row, or why it can't be had."""
+        try:
+            return await self._insist(self._request(cut, self._row_tokens), sent)
+        except EndpointError as error:
+            return error
+
+    async def _insist(self, body: dict[str, Any], sent: asyncio.Event | None = None) -> GenerateReply:
+        """Asked once more where it failed: a busy server, or a kept connection that had gone."""
         try:
             return await self._generate(body, sent)
         except EndpointError:
-            pass
-        try:
             return await self._generate(body)
-        except EndpointError as error:
-            return error
 
     async def _generate(self, body: dict[str, Any], sent: asyncio.Event | None = None) -> GenerateReply:
         reply = await self._server.generate(body, sent)
         self._note(reply)
         if reply.thinking:
-            self._trouble = "the server takes thinking out of raw replies"
+            self._trouble = _NO_THINKING
         return reply
 
     def _request(self, cut: Cut, num_predict: int | None) -> dict[str, Any]:
@@ -223,7 +188,7 @@ class LanesTarget:
             size = behind + (limit if longest and limit is not None else tokens)
             if not self._fits(self._cursor.anchor, room=size):
                 return Continuation(lost=True, why=_FULL, extensions=extensions - 1)
-            reply = await self._generate(self._request(self._cursor.anchor, size))
+            reply = await self._insist(self._request(self._cursor.anchor, size))
             texts, sampled = _written(reply)
             if texts[: len(beyond)] != beyond:
                 return self._recast()
@@ -253,8 +218,10 @@ class ContinuationTarget:
 
     def __init__(self, server: OllamaServer, requests: Requests, prompt: str, limit: int | None) -> None:
         body = requests.raw(prompt, num_predict=limit, seed=requests.options.seed)
+        self._server = server
         self._chunks = server.stream_generate(body)
         self._ended: DoneReason | None = None
+        self._parted = False  # the server took thinking out of the reply
 
     async def score(self, draft: Draft) -> Scored:
         text, offset = draft.text, 0
@@ -269,22 +236,27 @@ class ContinuationTarget:
         return Scored(rows, asked=len(rows))
 
     async def commit(self, verdict: Verdict, limit: int | None) -> Continuation:
-        return Continuation(end=self._ended)
+        return Continuation(end=self._ended, lost=self._parted, why=_NO_THINKING if self._parted else "")
 
     async def stream(self, limit: int | None) -> AsyncGenerator[Token | DoneReason, None]:
         while (token := await self._next()) is not None:
             yield token
+        if self._parted:
+            raise _without_thinking(self._server)
         yield self._ended or DoneReason.STOP
 
     async def aclose(self) -> None:
         await self._chunks.aclose()
 
     async def _next(self) -> Token | None:
-        """The next token; None at the end of the stream, whose reason is kept."""
-        while self._ended is None:
+        """The next token; None at the end of the stream, whose reason is kept, or where it isn't whole any more."""
+        while self._ended is None and not self._parted:
             chunk = await anext(self._chunks)
+            if chunk.thinking:
+                self._parted = True
+                return None
             if chunk.done:
-                self._ended = DoneReason.LENGTH if chunk.done_reason == "length" else DoneReason.STOP
+                self._ended = _reason(chunk)
             if chunk.response:
                 return Token(chunk.response, chunk.logprobs[0].logprob if chunk.logprobs else None)
         return None
@@ -387,8 +359,16 @@ def _written(reply: GenerateReply) -> tuple[list[str], int]:
     return texts, max((reply.eval_count or len(texts) + ended) - ended, len(texts))
 
 
-def _after(text: str, behind: str) -> tuple[str, str]:
-    """What of `text` comes after `behind`, and what of `behind` is still to come."""
+def _after(text: str, behind: str) -> tuple[str, str] | None:
+    """What of `text` comes after `behind`, and what of `behind` is still to come; None where they differ."""
     if behind.startswith(text):
         return "", behind[len(text) :]
-    return text.removeprefix(behind), ""
+    return (text.removeprefix(behind), "") if text.startswith(behind) else None
+
+
+def _reason(last: GenerateReply) -> DoneReason:
+    return DoneReason.LENGTH if last.done_reason == "length" else DoneReason.STOP
+
+
+def _without_thinking(server: OllamaServer) -> BrokenReply:
+    return BrokenReply(f"{server.url}: {_NO_THINKING}: the rest of this one would not be whole", url=server.url)

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from specollama.acceptance import position_seed
 from specollama.backends.facts import Model
 from specollama.backends.http import in_order
-from specollama.backends.ollama import Requests
+from specollama.backends.requests import Requests
 from specollama.backends.watch import loaded
 from specollama.wire import GenerateReply
 

@@ -13,19 +13,24 @@ from specollama.wire import GenerateReply
 _LOADED_ANEW = 1_000_000_000  # nanoseconds of load_duration that no look at a loaded model takes
 _LONG_PROMPT = 256  # tokens; reading a shorter one again costs little
 _COLD_SHARE = 0.5  # of the time that the whole prompt took
+_FEW_STEPS = 5  # the time of so many is less than what reading a long prompt takes
+_UNMEASURED = 1_000_000_000  # nanoseconds, where no step was measured
 
 
 @dataclass(slots=True)
 class Watch:
-    """One reply's watch over both models. The first request to each may load it, and each slot reads the prompt once.
+    """One reply's watch over both models. The first round may load them, and each slot reads the prompt once.
 
-    `lanes`: how many slots may have to read it.
+    `lanes`: how many slots may have to read it. `step`: seconds that the target takes for a token alone, where that
+    is known before.
     """
 
     target: Model
     draft: Model
     lanes: int
-    _met: set[str] = field(default_factory=set)
+    step: float | None = None
+    _noted: set[str] = field(default_factory=set)  # models that have replied
+    _met: set[str] = field(default_factory=set)  # those that have in an earlier round
     _suspect: Model | None = None
     _whole: int = 0  # nanoseconds that reading the whole prompt took
     _read_whole: int = 0  # how often that happened
@@ -37,18 +42,29 @@ class Watch:
     def note_target(self, reply: GenerateReply) -> None:
         """A reply of the target."""
         self._note_load(self.target, reply)
+        if self.step is None and (beyond_first := (reply.eval_count or 1) - 1) > 0:
+            self.step = (reply.eval_duration or 0) / beyond_first / 1e9
         duration = reply.prompt_eval_duration or 0
-        if (reply.prompt_eval_count or 0) > _LONG_PROMPT:
+        if (reply.prompt_eval_count or 0) > _LONG_PROMPT and duration > self._cheap:
             self._whole = self._whole or duration
             self._read_whole += duration > self._whole * _COLD_SHARE
+
+    @property
+    def _cheap(self) -> float:
+        """Nanoseconds that a row of a few tokens takes at most: a slot may hold the prompt from an earlier reply."""
+        return _UNMEASURED if self.step is None else _FEW_STEPS * self.step * 1e9
 
     def _note_load(self, model: Model, reply: GenerateReply) -> None:
         if (reply.load_duration or 0) > _LOADED_ANEW and model.name in self._met:
             self._suspect = model
-        self._met.add(model.name)
+        self._noted.add(model.name)
 
     async def trouble(self) -> str | None:
-        """Why it is better not to go on speculating; None while all is well. Asks /api/ps only on suspicion."""
+        """After a round: why it is better not to go on speculating; None while all is well.
+
+        Asks /api/ps only on suspicion.
+        """
+        self._met |= self._noted
         if self._read_whole > 3 * self.lanes:
             return "the server reads the whole prompt again and again: its slots don't keep it"
         if self._suspect is None:
@@ -56,8 +72,8 @@ class Watch:
         return await self._explain(self._suspect)
 
     async def _explain(self, model: Model) -> str:
-        other = self.draft if model is self.target else self.target
-        if other.server.url == model.server.url and not await loaded(other):
+        both = self.draft, self.target
+        if self.draft.server.url == self.target.server.url and not all([await loaded(each) for each in both]):
             return f"draft and target evict each other on {model.server.url}: its memory doesn't hold both"
         return f"{model.name} was loaded anew on {model.server.url}: another client uses it with other options"
 

@@ -1,0 +1,60 @@
+"""What Ollama is asked in the course of a reply: the bodies, the same in all but their prompt, length and seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from specollama.types import SamplingOptions
+from specollama.wire import TOP_LOGPROBS_LIMIT
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """The bodies of all requests of one reply to one model.
+
+    `load` are the load-time options, the same in each, or Ollama loads the model anew.
+    """
+
+    model: str
+    options: SamplingOptions
+    load: Mapping[str, Any] = field(default_factory=dict)
+    keep_alive: float | str | None = None
+
+    def raw(self, prompt: str, *, num_predict: int | None, seed: int | None) -> dict[str, Any]:
+        """The body of a raw request. Stops are matched by us: one that began here would swallow its beginning."""
+        chosen = self.options
+        options: dict[str, Any] = {
+            "temperature": chosen.temperature,
+            "top_k": chosen.top_k,
+            "top_p": chosen.top_p,
+            "min_p": chosen.min_p,
+            "typical_p": chosen.typical_p,
+            "repeat_last_n": chosen.repeat_last_n,
+            "repeat_penalty": chosen.repeat_penalty,
+            "presence_penalty": chosen.presence_penalty,
+            "frequency_penalty": chosen.frequency_penalty,
+            "num_predict": -1 if num_predict is None else num_predict,
+            "stop": [],
+            **({} if seed is None else {"seed": seed}),
+            **self.load,
+        }
+        body: dict[str, Any] = {
+            "model": self.model,
+            "prompt": prompt,
+            "raw": True,
+            "think": False,
+            "truncate": False,
+            "logprobs": True,
+            "top_logprobs": TOP_LOGPROBS_LIMIT,
+            "options": options,
+        }
+        return body | self._kept()
+
+    def load_only(self) -> dict[str, Any]:
+        """The body of a request that loads the model and generates nothing."""
+        return {"model": self.model, "prompt": "", "options": dict(self.load), **self._kept()}
+
+    def _kept(self) -> dict[str, Any]:
+        return {} if self.keep_alive is None else {"keep_alive": self.keep_alive}
