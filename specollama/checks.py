@@ -132,7 +132,7 @@ def why_not_lanes(probe: Probe, prompt_tokens: int, lanes: int) -> str | None:
     `prompt_tokens`: how much each of the `lanes` but the first has to read before it helps.
     """
     if probe.holes:
-        return "the target's server speculates by itself: tokens come without log-probabilities"
+        return "tokens come without log-probabilities: the server speculates by itself, or is Ollama before 0.12.11"
     if not probe.resident:
         return "draft and target evict each other: the server's memory doesn't hold both"
     if probe.speedup(_HOPED_ACCEPTANCE) <= 1:
