@@ -91,6 +91,7 @@ TypicalP = Annotated[float | None, _sampling("Locally typical sampling; 1: off."
 Seed = Annotated[int | None, _sampling("The same seed gives the same reply.")]
 NumPredict = Annotated[int | None, _sampling("Most tokens of a reply; -1: no limit.")]
 NumCtx = Annotated[int | None, _sampling("Context length in tokens; another one loads the models anew.")]
+NumKeep = Annotated[int | None, _sampling("Tokens to keep from the start when the context overflows.")]
 Stop = Annotated[list[str] | None, _sampling("End the reply before this text. Repeatable.", metavar="TEXT")]
 RepeatPenalty = Annotated[float | None, _sampling("Above 1: repeated tokens become less probable.")]
 RepeatLastN = Annotated[int | None, _sampling("Tokens that penalties look back on; -1: the whole context.")]

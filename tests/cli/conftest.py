@@ -1,0 +1,45 @@
+"""The command line called in this process, with nothing set and nothing there."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+from calls import Call, Outcome, pair_flags
+
+from specollama.cli import main
+
+SETTING_VARIABLES = ("OLLAMA_HOST", "SPECOLLAMA_CONFIG", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "PYTHONIOENCODING")
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An empty working directory, and no settings of the user's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "no-settings"))
+    for variable in SETTING_VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Calls `specollama` in this process. `piped`: what comes on stdin; None: stdin is closed."""
+
+    def call(*arguments: str, piped: str | None = "") -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["specollama", *arguments])
+        monkeypatch.setattr(sys, "stdin", None if piped is None else io.StringIO(piped))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        shown = capsys.readouterr()
+        return Outcome(int(end.value.code or 0), shown.out, shown.err)
+
+    return call
+
+
+@pytest.fixture
+def pair(embedded_url: str) -> list[str]:
+    """The flags for the embedded pair at temperature 0, on a route that is cheap on a CPU."""
+    return pair_flags(embedded_url)

@@ -1,0 +1,48 @@
+"""How events are shown: lines are whole, whatever comes in between."""
+
+from __future__ import annotations
+
+import pytest
+
+from specollama.cli import output
+from specollama.stats import Done, Stats, Status, Text
+from specollama.types import DoneReason, Origin
+
+
+def test_thinking_goes_to_stderr_and_its_line_ends_before_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    show = output.as_text(origin=False, stats=False)
+    show(Text("So", Origin.PLAIN, thinking=True))
+    show(Text(" many", Origin.PLAIN, thinking=True))
+    show(Text("Eight.", Origin.PLAIN))
+    show(Done(DoneReason.STOP, Stats()))
+
+    assert capsys.readouterr() == ("Eight.\n", "So many\n")
+
+
+def test_a_status_in_mid_reply_waits_for_the_reply_to_end(capsys: pytest.CaptureFixture[str]) -> None:
+    show = output.as_text(origin=False, stats=False)
+    show(Status(on=True, detail="lanes"))
+    show(Text("Mer", Origin.ACCEPTED))
+    show(Status(on=False, detail="the draft's server went away"))
+    assert capsys.readouterr().err == "speculation: on (lanes)\n"
+
+    show(Text("cury", Origin.PLAIN))
+    show(Done(DoneReason.STOP, Stats()))
+    assert capsys.readouterr() == ("cury\n", "speculation: off (the draft's server went away)\n")
+
+
+def test_a_reply_that_breaks_off_is_left_as_it_is_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    show = output.as_text(origin=False, stats=False)
+    show(Text("Mer", Origin.ACCEPTED))
+    show(Status(on=False, detail="the draft's server went away"))
+    show.end()
+
+    assert capsys.readouterr() == ("Mer", "speculation: off (the draft's server went away)\n")
+
+
+def test_markup_in_a_reply_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+    show = output.as_text(origin=True, stats=False)
+    show(Text("[bold]a[/] :smile: \x07", Origin.ACCEPTED))
+    show(Done(DoneReason.STOP, Stats()))
+
+    assert capsys.readouterr().out.startswith("[bold]a[/] :smile: ")
