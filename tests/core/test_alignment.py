@@ -101,6 +101,7 @@ def test_what_leaves_the_path_lies_beyond_the_anchor() -> None:
     cursor.advance(["x", "a", "b", "c"])
     assert cursor.anchor == Cut("xxa", 2)
     assert cursor.beyond == ["b", "c"]
+    assert cursor.sampled == 2
     assert cursor.stuck
 
 
@@ -336,8 +337,10 @@ def test_rejoining_goes_on_until_a_count_is_right() -> None:
 def test_tokens_without_text_count_towards_the_place() -> None:
     cursor = counted()
     assert cursor.rejoin(["\u00ff"], 2) == 1
+    assert (cursor.beyond, cursor.sampled) == (["\u00ff"], 2)
     assert cursor.cuts(["b"]) == [Cut("p\u00ff", 2), Cut("p\u00ffb", 3)]
     cursor.advance(["b"])
+    assert (cursor.beyond, cursor.sampled) == (["\u00ff", "b"], 3)
     assert cursor.cuts([]) == [Cut("p\u00ffb", 3)]
 
 
