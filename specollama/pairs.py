@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from specollama.backends import vocabulary as vocabularies
-from specollama.backends.facts import Model, describe, load_options
+from specollama.backends.facts import Model, describe, passed_on
 from specollama.backends.http import OllamaServer
 from specollama.backends.probe import Probe, cache_file, keep, measure, recall
 from specollama.backends.requests import Requests
@@ -39,7 +39,6 @@ from specollama.sampling import effective
 from specollama.stats import Done, Event, Stats, Status, Text
 from specollama.thinking import OPENING, ThinkingSplitter
 from specollama.types import DoneReason, Origin, Route, SamplingOptions
-from specollama.wire import LOAD_OPTIONS
 
 __all__ = ["Conversation", "Pair", "probe_pair"]
 
@@ -133,8 +132,8 @@ class Pair:
         tokenizers = await self.tokenizers(target, draft)
         if reason := why_not_split(target, tokenizers.target):
             return reason
-        load = load_options(options, LOAD_OPTIONS)
-        prompt = await target.server.render(self._chat_body(conversation, load) | {"truncate": False})
+        passed = passed_on(options)
+        prompt = await target.server.render(self._chat_body(conversation, passed) | {"truncate": False})
         if prompt is None:
             return "the target's server doesn't tell what prompt it makes of a chat"
         keep_alive = self.settings.keep_alive
@@ -144,8 +143,8 @@ class Pair:
             prompt=without_begin_marker(prompt, tokenizers.target),
             target=target,
             draft=draft,
-            target_requests=Requests(target.name, sampling, load, keep_alive),
-            draft_requests=Requests(draft.name, sampling, load, keep_alive),
+            target_requests=Requests(target.name, sampling, passed, keep_alive),
+            draft_requests=Requests(draft.name, sampling, passed, keep_alive),
             tokenizers=tokenizers,
             context_length=await _context_length(target),
             lanes=self.settings.lanes or DEFAULT_LANES,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from specollama.backends.facts import Model, describe, load_options
+from specollama.backends.facts import Model, describe, passed_on
 from specollama.backends.http import OllamaServer
 from specollama.backends.probe import Probe, cache_file, recall
 from specollama.backends.requests import Requests
@@ -16,7 +16,6 @@ from specollama.errors import EndpointError, Unreachable
 from specollama.pairs import DEFAULT_LANES, Pair, probe_pair
 from specollama.sampling import effective
 from specollama.types import Route
-from specollama.wire import LOAD_OPTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +103,10 @@ async def _look(server: OllamaServer, model: str) -> tuple[ModelFinding, Model |
 
 def _requests(settings: PairSettings, target: Model, draft: Model) -> tuple[Requests, Requests]:
     sampling = effective(settings.options, target.parameters, target.defaults)
-    load = load_options(settings.options, LOAD_OPTIONS)
+    passed = passed_on(settings.options)
     return (
-        Requests(target.name, sampling, load, settings.keep_alive),
-        Requests(draft.name, sampling, load, settings.keep_alive),
+        Requests(target.name, sampling, passed, settings.keep_alive),
+        Requests(draft.name, sampling, passed, settings.keep_alive),
     )
 
 

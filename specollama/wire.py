@@ -17,6 +17,9 @@ TOP_LOGPROBS_LIMIT = 20
 LOAD_OPTIONS = frozenset({"num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread", "draft_num_predict"})
 """Options that make Ollama load the model anew when they differ from those it was loaded with."""
 
+PASSED_ON_OPTIONS = LOAD_OPTIONS | {"num_keep"}
+"""Options that go into every request as they are: they don't choose between tokens."""
+
 SAMPLING_OPTIONS = frozenset(
     {
         "temperature",

@@ -17,7 +17,7 @@ from typing import Any
 
 from specollama.backends.http import OllamaServer
 from specollama.types import SamplingOptions
-from specollama.wire import ListedModel, ShowReply
+from specollama.wire import PASSED_ON_OPTIONS, ListedModel, ShowReply
 
 _DEVELOPMENT = (0, 0, 0)  # what a server built from source calls itself
 
@@ -131,6 +131,6 @@ def first_difference(draft: list[str], target: list[str]) -> int | None:
     return next((token for token, (ours, theirs) in pairs if ours != theirs), None)
 
 
-def load_options(requested: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
-    """Those of the requested options that Ollama loads a model with."""
-    return {name: value for name, value in requested.items() if name in names and value is not None}
+def passed_on(requested: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the requested options that go into every request as they are; unset ones are left out."""
+    return {name: value for name, value in requested.items() if name in PASSED_ON_OPTIONS and value is not None}

@@ -14,12 +14,12 @@ from specollama.wire import TOP_LOGPROBS_LIMIT
 class Requests:
     """The bodies of all requests of one reply to one model.
 
-    `load` are the load-time options, the same in each, or Ollama loads the model anew.
+    `passed_on` are the options that are the same in each: load-time ones, or Ollama loads the model anew.
     """
 
     model: str
     options: SamplingOptions
-    load: Mapping[str, Any] = field(default_factory=dict)
+    passed_on: Mapping[str, Any] = field(default_factory=dict)
     keep_alive: float | str | None = None
 
     def raw(self, prompt: str, *, num_predict: int | None, seed: int | None) -> dict[str, Any]:
@@ -38,7 +38,7 @@ class Requests:
             "num_predict": -1 if num_predict is None else num_predict,
             "stop": [],
             **({} if seed is None else {"seed": seed}),
-            **self.load,
+            **self.passed_on,
         }
         body: dict[str, Any] = {
             "model": self.model,
@@ -54,7 +54,7 @@ class Requests:
 
     def load_only(self) -> dict[str, Any]:
         """The body of a request that loads the model and generates nothing."""
-        return {"model": self.model, "prompt": "", "options": dict(self.load), **self._kept()}
+        return {"model": self.model, "prompt": "", "options": dict(self.passed_on), **self._kept()}
 
     def _kept(self) -> dict[str, Any]:
         return {} if self.keep_alive is None else {"keep_alive": self.keep_alive}

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json as json_module
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from specollama.bench import Comparison, compare
 from specollama.cli import output
@@ -23,12 +26,14 @@ from specollama.report import number, percent, seconds
 from specollama.types import Route
 
 PROMPT = "Why is the sky blue?"
+_PICTURE_WIDTH = 92  # characters
 
 
 def demo(
     prompt: Annotated[str, typer.Argument(help="What to ask.")] = PROMPT,
     num_predict: Annotated[int, typer.Option(min=2, help="Most tokens of the reply.")] = 96,
     json: Annotated[bool, typer.Option("--json", help="Print the table as one JSON object, last on stdout.")] = False,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Save what is shown as a picture.")] = None,
 ) -> None:
     """Show speculation at work: a draft and a target on two servers of the embedded engine, beside plain."""
     require()
@@ -39,6 +44,8 @@ def demo(
         show = output.as_text(origin=True, stats=False)
         comparison = asyncio.run(compare(settings, os.environ, conversation, show))
     output.stdout().print(_table(comparison))
+    if svg:
+        _picture(comparison, prompt).save_svg(str(svg), title="scripts/demo")
     if json:
         print(json_module.dumps(comparison.as_object()))
 
@@ -58,6 +65,17 @@ def _two_servers(aside: Console) -> Iterator[PairSettings]:
         aside.print(f"draft on {draft.url}, target on {target.url}")
         pair = adhoc_pair(f"target@{target.url}", f"draft@{draft.url}", Config(), os.environ, route=Route.LANES)
         yield pair
+
+
+def _picture(comparison: Comparison, prompt: str) -> Console:
+    """What is shown at a terminal, recorded."""
+    console = Console(record=True, width=_PICTURE_WIDTH, file=io.StringIO(), force_terminal=True, highlight=False)
+    console.print(f"[bold]{prompt}[/]   ({output.legend()})\n")
+    pieces = comparison.speculative.pieces
+    console.print(Text.assemble(*((piece.text, output.ORIGIN_STYLES[piece.origin]) for piece in pieces)))
+    console.print()
+    console.print(_table(comparison))
+    return console
 
 
 def _table(comparison: Comparison) -> Table:
