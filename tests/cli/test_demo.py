@@ -1,0 +1,34 @@
+"""`specollama demo`: the main job on the embedded engine."""
+
+from __future__ import annotations
+
+import json
+
+from calls import Call
+
+
+def test_the_demo_shows_the_reply_the_table_and_one_json_object_at_the_end(call: Call) -> None:
+    shown = call("demo", "--num-predict", "24", "--json")
+    *lines, last = shown.out.splitlines()
+    found = json.loads(last)
+
+    assert shown.code == 0, shown.err
+    assert found["identical"] is True
+    assert found["first_difference"] is None
+    assert found["route"] == "lanes"
+    assert found["acceptance_rate"] > 0.6
+    assert found["mean_accepted_length"] > 2
+    assert found["eval_count"] == 24
+    assert found["rows"] >= found["drafted"] >= found["accepted"] > 0
+    assert found["rounds"] > 0
+    assert found["tokens_per_second"] > 0
+    assert found["plain_tokens_per_second"] > 0
+    assert found["factor"] > 0
+
+    assert lines[0].strip()  # the reply
+    table = "\n".join(lines)
+    for row in ("text identical", "acceptance rate", "mean accepted length", "rows asked", "tokens per second"):
+        assert row in table
+    assert "route lanes was forced" in table
+    assert "\x1b" not in shown.out
+    assert "speculation: on (lanes" in shown.err
