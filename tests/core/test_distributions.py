@@ -158,9 +158,9 @@ SCENES = {
         draft_options=replace(BASE, temperature=0.4),
     ),
     "rejection where three tokens shown make it certain, match elsewhere": Scene(
-        wild(10, HIDING, contrast=3),
+        wild(26, HIDING, contrast=3),
         wild(11, HIDING),
-        replace(BASE, top_k=40, top_p=0.6, num_predict=2),
+        replace(BASE, top_k=40, top_p=0.75),
         draft_options=replace(certain(BASE, 3), top_p=0.9),
         target=partial(ScriptedTarget, shown=3),
         drafter=partial(ScriptedDrafter, shown=3),
