@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -40,10 +41,10 @@ def demo(
     aside = output.stderr()
     with _two_servers(aside) as settings:
         conversation = Conversation(messages(prompt, None), {"num_predict": num_predict, "temperature": 0})
-        aside.print(f"\n[bold]{prompt}[/]   ({output.legend()})\n")
+        aside.print(f"\n[bold]{escape(prompt)}[/]   ({output.legend()})\n")
         show = output.as_text(origin=True, stats=False)
         comparison = asyncio.run(compare(settings, os.environ, conversation, show))
-    output.stdout().print(_table(comparison))
+    _show_table(output.stdout(), comparison)
     if svg:
         _picture(comparison, prompt).save_svg(str(svg), title="scripts/demo")
     if json:
@@ -70,19 +71,25 @@ def _two_servers(aside: Console) -> Iterator[PairSettings]:
 def _picture(comparison: Comparison, prompt: str) -> Console:
     """What is shown at a terminal, recorded."""
     console = Console(record=True, width=_PICTURE_WIDTH, file=io.StringIO(), force_terminal=True, highlight=False)
-    console.print(f"[bold]{prompt}[/]   ({output.legend()})\n")
+    console.print(f"[bold]{escape(prompt)}[/]   ({output.legend()})\n")
     pieces = comparison.speculative.pieces
     console.print(Text.assemble(*((piece.text, output.ORIGIN_STYLES[piece.origin]) for piece in pieces)))
     console.print()
-    console.print(_table(comparison))
+    _show_table(console, comparison)
     return console
+
+
+def _show_table(console: Console, comparison: Comparison) -> None:
+    console.print(_table(comparison))
+    console.print(_factor_in_words(comparison), style="italic", soft_wrap=False)
 
 
 def _table(comparison: Comparison) -> Table:
     ours, theirs = comparison.speculative.stats, comparison.plain.stats
-    table = Table("", "speculative", "plain", title="the same prompt both ways, temperature 0")
-    same = "yes" if comparison.identical else f"no, they part after {comparison.first_difference} characters"
-    table.add_row("text identical", same, "")
+    table = Table("", title="the same prompt both ways, temperature 0", title_justify="left")
+    table.add_column("speculative", justify="right")
+    table.add_column("plain", justify="right")
+    table.add_row("text identical", "yes" if comparison.identical else "no", "")
     table.add_row("tokens", str(ours.eval_count), str(theirs.eval_count))
     table.add_row("rounds", str(ours.rounds), "")
     table.add_row("drafted", str(ours.drafted), "")
@@ -92,7 +99,6 @@ def _table(comparison: Comparison) -> Table:
     table.add_row("rows asked", str(ours.rows), "")
     table.add_row("total", seconds(ours.total_duration), seconds(theirs.total_duration))
     table.add_row("tokens per second", number(ours.tokens_per_second), number(theirs.tokens_per_second))
-    table.caption = _factor_in_words(comparison)
     return table
 
 
@@ -101,6 +107,6 @@ def _factor_in_words(comparison: Comparison) -> str:
     if comparison.factor is None:
         return "no factor: one of the replies is empty"
     if not comparison.identical:
-        return f"{comparison.factor:.2f}x, of texts that differ"
+        return f"{comparison.factor:.2f}x, but the texts part after {comparison.first_difference} characters"
     why = "route lanes was forced: on a CPU passes over many rows are dear, and `auto` would run plain"
     return f"{comparison.factor:.2f}x the speed of plain; {why}"

@@ -8,7 +8,7 @@ from calls import Call
 
 
 def test_the_demo_shows_the_reply_the_table_and_one_json_object_at_the_end(call: Call) -> None:
-    shown = call("demo", "--num-predict", "24", "--json")
+    shown = call("demo", "Why is [the sky] blue?", "--num-predict", "24", "--json")
     *lines, last = shown.out.splitlines()
     found = json.loads(last)
 
@@ -31,4 +31,5 @@ def test_the_demo_shows_the_reply_the_table_and_one_json_object_at_the_end(call:
         assert row in table
     assert "route lanes was forced" in table
     assert "\x1b" not in shown.out
+    assert "Why is [the sky] blue?" in shown.err
     assert "speculation: on (lanes" in shown.err
