@@ -31,7 +31,7 @@ from specollama.checks import (
 )
 from specollama.config import PairSettings
 from specollama.engine.rounds import Speculation
-from specollama.errors import EndpointError, Refused, RunError, Unreachable
+from specollama.errors import EndpointError, Refused, RunError
 from specollama.hosts import Endpoint
 from specollama.lookahead import AdaptiveLookahead, FixedLookahead, Lookahead, Patience
 from specollama.plan import Plan, detail, drafter, verifier, without_begin_marker
@@ -113,11 +113,12 @@ class Pair:
         return self._known
 
     async def _describe_draft(self) -> Model | str:
-        if self.draft_server is None or self.settings.draft is None or self.settings.route is Route.PLAIN:
+        unused = self.settings.route is Route.PLAIN or self.settings.lookahead == 0
+        if self.draft_server is None or self.settings.draft is None or unused:
             return "no draft model"
         try:
             return await describe(self.draft_server, self.settings.draft.model)
-        except Unreachable as error:
+        except EndpointError as error:
             return f"the draft's server: {error}"
 
     async def _prepare(
@@ -133,7 +134,10 @@ class Pair:
         if reason := why_not_split(target, tokenizers.target):
             return reason
         passed = passed_on(options)
-        prompt = await target.server.render(self._chat_body(conversation, passed) | {"truncate": False})
+        try:
+            prompt = await target.server.render(self._chat_body(conversation, passed) | {"truncate": False})
+        except Refused as error:
+            return str(error)  # the chat itself may not be refused
         if prompt is None:
             return "the target's server doesn't tell what prompt it makes of a chat"
         keep_alive = self.settings.keep_alive
@@ -230,7 +234,7 @@ class Pair:
         if self._tokenizers is None:
             try:
                 ours, theirs = await asyncio.gather(_vocabulary(target), _vocabulary(draft))
-            except RunError as error:
+            except (RunError, OSError) as error:
                 self._tokenizers = Tokenizers(why_not_exact=str(error))
                 return self._tokenizers
             self._tokenizers = compared(ours, theirs)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -143,7 +144,7 @@ def cache_file(target: Model, draft: Model) -> Path | None:
 
 def recall(file: Path | None) -> Probe | None:
     """An earlier measurement; None when there is none, or it can't be read."""
-    if file is None or not file.exists():
+    if file is None:
         return None
     try:
         return Probe.model_validate_json(file.read_bytes())
@@ -152,7 +153,9 @@ def recall(file: Path | None) -> Probe | None:
 
 
 def keep(probe: Probe, file: Path | None) -> None:
+    """For the next time; a cache that can't be written to only means that it is measured anew."""
     if file is None:
         return
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(probe.model_dump_json())
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(probe.model_dump_json())
