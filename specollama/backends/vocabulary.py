@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import platformdirs
 
 from specollama.errors import MissingPackage, RunError
 
+_LONG_TEXT = 2048  # characters, from which tokenising a text again and again is worth sparing
 _PIECE_LIMIT = 1024  # bytes; the longest pieces of known vocabularies have a few hundred
 
 
@@ -94,6 +96,15 @@ def _advice(package: str) -> str:
     return f"{package} isn't installed: `pip install 'specollama[exact]'`"
 
 
+@dataclass(frozen=True, slots=True)
+class _Root:
+    """A beginning that many texts have in common, up to the control token `marker` and with it, and its tokens."""
+
+    head: str
+    marker: str
+    ids: tuple[int, ...]
+
+
 class LlamaVocabulary:
     """A tokenizer of llama.cpp (alignment.Vocabulary). Close it with `close`.
 
@@ -113,6 +124,7 @@ class LlamaVocabulary:
         pieces = [self._piece(token) for token in range(size)]
         self._shown = [_prefix(piece).decode() for piece in pieces]
         self.distinct = _distinct(pieces, self._shown)
+        self._root: _Root | None = None
         self.adds_begin_marker = bool(llama.llama_vocab_get_add_bos(self._vocab))
 
     def close(self) -> None:
@@ -127,13 +139,40 @@ class LlamaVocabulary:
         return "" if token < 0 else self._piece(token, special=True).decode("utf-8", "replace")
 
     def encode(self, text: str) -> tuple[int, ...]:
+        """The whole text's tokens; what a long prompt has before its last control token is remembered."""
+        if self._root and text.startswith(self._root.head):
+            return self._root.ids + self._tokenise(self._root.marker + text[len(self._root.head) :], whole=False)[1:]
+        ids = self._tokenise(text, whole=True)
+        if len(text) >= _LONG_TEXT:
+            self._remember(text, ids)
+        return ids
+
+    def _tokenise(self, text: str, *, whole: bool) -> tuple[int, ...]:
+        """`whole`: a begin marker is added where the model wants one."""
         raw = text.encode()
         room = len(raw) + 8
         tokens = (self._llama.llama_token * room)()
-        count = self._llama.llama_tokenize(self._vocab, raw, len(raw), tokens, room, True, True)
+        count = self._llama.llama_tokenize(self._vocab, raw, len(raw), tokens, room, whole, True)
         if count < 0:
             raise RunError("llama.cpp can't tokenise the text")
         return tuple(tokens[:count])
+
+    def _remember(self, text: str, ids: tuple[int, ...]) -> None:
+        """llama.cpp cuts a text at its control tokens first, so that what follows one is tokenised by itself.
+
+        Kept only where that is seen to give the same tokens.
+        """
+        last = next((token for token in reversed(ids) if self._llama.llama_vocab_is_control(self._vocab, token)), None)
+        if last is None:
+            return
+        marker = self._piece(last, special=True).decode("utf-8", "replace")
+        place = text.rfind(marker) if marker else -1
+        if place < 0:
+            return
+        head = text[: place + len(marker)]
+        root = _Root(head, marker, self._tokenise(head, whole=True))
+        if root.ids + self._tokenise(marker + text[len(head) :], whole=False)[1:] == ids:
+            self._root = root
 
     def shown(self, token: int) -> str:
         return self._shown[token]
