@@ -1,0 +1,95 @@
+"""The default pair on two servers, and what the target alone answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+
+import httpx
+import pytest
+import pytest_asyncio
+from prompts import PROMPTS
+from servers import serving
+
+from specollama.backends import vocabulary as vocabularies
+from specollama.backends.http import OllamaServer
+from specollama.backends.vocabulary import LlamaVocabulary
+from specollama.config import ModelRef, PairSettings
+from specollama.hosts import Endpoint
+from specollama.types import Route
+
+LENGTH = 48  # tokens
+
+
+@dataclass(frozen=True)
+class Alone:
+    """The target's own reply: what each of its tokens shows, and how far the best token led at each place."""
+
+    tokens: tuple[str, ...]
+    gaps: tuple[float, ...]  # log-probability of the best token less that of the second
+
+    @property
+    def text(self) -> str:
+        return "".join(self.tokens)
+
+    def gap_at(self, other: str) -> float:
+        """The gap at the first token that `other` doesn't have."""
+        offset = 0
+        for token, gap in zip(self.tokens, self.gaps, strict=True):
+            if not other.startswith(token, offset):
+                return gap
+            offset += len(token)
+        return float("inf")  # it only ends elsewhere
+
+
+@pytest.fixture(scope="session")
+def urls() -> Iterator[dict[str, str]]:
+    with serving("target") as target, serving("draft") as draft:
+        yield {"target": target, "draft": draft}
+
+
+@pytest_asyncio.fixture(scope="session")
+async def servers(urls: dict[str, str]) -> AsyncIterator[dict[str, OllamaServer]]:
+    async with OllamaServer(urls["target"]) as target, OllamaServer(urls["draft"]) as draft:
+        yield {"target": target, "draft": draft}
+
+
+@pytest.fixture(scope="session")
+def settings(urls: dict[str, str]) -> PairSettings:
+    refs = {name: ModelRef(name, Endpoint(url, "a test")) for name, url in urls.items()}
+    options = {"temperature": 0, "num_predict": LENGTH}
+    return PairSettings(None, refs["target"], refs["draft"], lookahead=6, route=Route.LANES, options=options)
+
+
+@pytest.fixture(scope="session")
+def alone(urls: dict[str, str]) -> dict[str, Alone]:
+    """By prompt, through /api/chat and by no code of ours."""
+    with httpx.Client(base_url=urls["target"], timeout=300) as client:
+        return {prompt: _alone(client, prompt) for prompt in PROMPTS}
+
+
+def _alone(client: httpx.Client, prompt: str) -> Alone:
+    body = {
+        "model": "target",
+        "messages": [{"role": "user", "content": prompt}],
+        "logprobs": True,
+        "top_logprobs": 2,
+        "options": {"temperature": 0, "num_predict": LENGTH},
+    }
+    response = client.post("/api/chat", json=body).raise_for_status()
+    chunks = [json.loads(line) for line in response.content.split(b"\n") if line]
+    shown = [chunk for chunk in chunks if chunk["message"]["content"]]
+    tops = [[top["logprob"] for top in chunk["logprobs"][0]["top_logprobs"]] for chunk in shown]
+    return Alone(tuple(chunk["message"]["content"] for chunk in shown), tuple(best - next_ for best, next_ in tops))
+
+
+@pytest_asyncio.fixture(scope="session")
+async def vocabulary(
+    servers: dict[str, OllamaServer], tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[LlamaVocabulary]:
+    path = tmp_path_factory.mktemp("lossless") / "target.gguf"
+    vocabularies.write((await servers["target"].show("target", verbose=True)).model_info, path)
+    vocabulary = LlamaVocabulary(path)
+    yield vocabulary
+    vocabulary.close()
