@@ -18,14 +18,20 @@ from random import Random
 
 from specollama.types import Distribution, Draft, Emitted, Origin, Row, Rule, Scored, Token, Verdict
 
+_SEEDS = 0x7FFFFFFF
+
 
 def position_seed(base: int, position: int) -> int:
     """The seed of the draw at a place of the reply: 0 to 2**31 - 1, the same each time it is asked.
 
-    A server starts its generator anew for each request, so that one seed for all would correlate the draws.
+    A server starts its generator anew for each request, so that one seed for all would correlate the draws. No
+    two positions of a reply have the same: each step is a bijection of 31 bits.
     """
-    digest = hashlib.blake2b(f"{base}:{position}".encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "big") & 0x7FFFFFFF
+    digest = hashlib.blake2b(str(base).encode(), digest_size=4).digest()
+    mixed = (int.from_bytes(digest, "big") + position) & _SEEDS
+    for factor in (0x45D9F3B, 0x119DE1F3):  # odd, so that multiplying loses nothing
+        mixed = ((mixed ^ (mixed >> 15)) * factor) & _SEEDS
+    return mixed ^ (mixed >> 15)
 
 
 def visible(tokens: Sequence[Token], probabilities: Sequence[float], distinct: frozenset[str]) -> Distribution | None:

@@ -91,13 +91,13 @@ class Patience:
     _emitted: int = 0
     _seconds: float = 0.0
 
-    def learn(self, verdict: Verdict, seconds: float) -> None:
-        """A round took so long. The first ones don't count: slots read the prompt in them."""
+    def learn(self, verdict: Verdict, tokens: int, seconds: float) -> None:
+        """A round brought so many tokens, and took so long. The first ones don't count: slots read the prompt then."""
         self._tested += verdict.tested
         self._accepted += verdict.accepted
         self._rounds += 1
         if self._rounds > WARM_UP:
-            self._emitted += len(verdict.emitted)
+            self._emitted += tokens
             self._seconds += seconds
 
     def lost(self) -> str | None:

@@ -25,6 +25,7 @@ class Stats:
     accepted: int = 0
     recovered: int = 0
     bonus: int = 0
+    emitted: int = 0  # by rounds: accepted, recovered and bonus, in the target's tokens
     plain: int = 0
     accepted_at: list[int] = field(default_factory=list)  # by place in the draft, the first at index 0
 
@@ -49,6 +50,7 @@ class Stats:
         self.accepted_at.extend([0] * grow)
         for place in range(verdict.accepted):
             self.accepted_at[place] += 1
+        self.emitted += len(verdict.emitted)
         for emitted in verdict.emitted:
             self.recovered += emitted.origin is Origin.RECOVERED
             self.bonus += emitted.origin is Origin.BONUS
@@ -66,7 +68,7 @@ class Stats:
     @property
     def mean_accepted_length(self) -> float | None:
         """Tokens emitted per round, recovered or bonus included; None without rounds."""
-        return (self.accepted + self.recovered + self.bonus) / self.rounds if self.rounds else None
+        return self.emitted / self.rounds if self.rounds else None
 
     @property
     def tokens_per_second(self) -> float | None:

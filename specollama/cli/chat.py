@@ -27,7 +27,7 @@ Ctrl-C   stop the reply, and keep what was written"""
 
 
 def chat(
-    pair: Annotated[str | None, typer.Argument(metavar="[PAIR]", help="A pair of the configuration.")] = None,
+    pair: Annotated[str | None, typer.Argument(metavar="PAIR", help="A pair of the configuration.")] = None,
     config: options.ConfigFile = None,
     target: options.TargetName = None,
     draft: options.DraftName = None,

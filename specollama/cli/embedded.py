@@ -32,7 +32,7 @@ def serve(
     parallel: Annotated[int, typer.Option(min=1, help="Requests that a model works on at once.")] = 8,
     num_ctx: Annotated[int, typer.Option(min=4, help="Context of a request, in tokens.")] = 4096,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of a model. [default: half of the processors]")
+        int | None, typer.Option(min=1, show_default="half of the processors", help="Threads of a model.")
     ] = None,
 ) -> None:
     """Serve the given models, by default a pair of SmolLM2-135M: draft (Q4_1) and target (F32)."""

@@ -18,7 +18,9 @@ from specollama.survey import ModelFinding, PairFinding, survey
 
 
 def pairs(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[PAIR]...", help="[default: all]")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="PAIR", show_default="all", help="Pairs of the configuration.")
+    ] = None,
     config: options.ConfigFile = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Load the models and time them, unless that was done before.")

@@ -78,7 +78,8 @@ class Speculation:
             return continuation.why
         if self.patience is None:
             return None
-        self.patience.learn(verdict, duration / 1e9)
+        tokens = len(verdict.emitted) + continuation.sampled
+        self.patience.learn(verdict, tokens, duration / 1e9)
         return self.patience.lost()
 
     async def _propose(self) -> Draft:

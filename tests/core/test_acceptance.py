@@ -52,8 +52,12 @@ def test_a_seed_is_within_what_ollama_takes() -> None:
     assert min(seeds) < 2**28
 
 
+def test_no_two_positions_of_a_reply_have_the_same_seed() -> None:
+    assert len({position_seed(7, position) for position in range(200_000)}) == 200_000
+
+
 def test_a_seed_is_the_same_each_time_it_is_asked() -> None:
-    assert position_seed(42, 7) == position_seed(42, 7) == 1612703354
+    assert position_seed(42, 7) == position_seed(42, 7) == 2014252132
 
 
 def test_seeds_of_different_places_differ() -> None:

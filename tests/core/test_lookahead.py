@@ -69,7 +69,7 @@ def watched(patience: Patience, rounds: int, *, tested: int, accepted: int, seco
     """What is said after so many rounds that fared so, each with one token beyond those accepted."""
     emitted = (Emitted(Token("x"), Origin.ACCEPTED),) * (accepted + 1)
     for _ in range(rounds):
-        patience.learn(Verdict(emitted, drafted=tested, tested=tested, accepted=accepted), seconds)
+        patience.learn(Verdict(emitted, drafted=tested, tested=tested, accepted=accepted), len(emitted), seconds)
     return patience.lost()
 
 
