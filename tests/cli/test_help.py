@@ -53,7 +53,9 @@ def test_every_option_of_run_has_words_of_its_own(call: Call) -> None:
 
 
 def test_what_is_used_where_nothing_is_given_is_told(call: Call) -> None:
-    words = " ".join(call("run", "--help").out.replace("│", " ").split())
+    def words(*command: str) -> str:
+        return " ".join(call(*command, "--help").out.replace("│", " ").split())
 
-    assert "$SPECOLLAMA_CONFIG, ./specollama.toml, or the user's configuration directory" in words
-    assert "$OLLAMA_HOST, else http://127.0.0.1:11434" in words
+    assert "$SPECOLLAMA_CONFIG, ./specollama.toml, or the user's configuration directory" in words("run")
+    assert "$OLLAMA_HOST, else http://127.0.0.1:11434" in words("run")
+    assert "half of the processors" in words("embedded", "serve")

@@ -181,15 +181,22 @@ def test_a_draft_that_is_down_turns_the_reply_plain_and_says_so(call: Call, nobo
     assert shown.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("side", ["target", "draft"])
-def test_a_missing_model_gets_near_names_and_the_line_that_pulls_it(call: Call, embedded_url: str, side: str) -> None:
-    names = {"target": "target", "draft": "draft"} | {side: f"{side}s"}
-    shown = call(
-        *("run", "--target", f"{names['target']}@{embedded_url}", "--draft", f"{names['draft']}@{embedded_url}"),
-        *("--route", "greedy", "hi"),
+def test_a_missing_target_gets_near_names_and_the_line_that_pulls_it(call: Call, embedded_url: str) -> None:
+    shown = call("run", "--target", f"targte@{embedded_url}", "--draft", f"draft@{embedded_url}", "hi")
+
+    assert (shown.code, shown.out) == (1, "")
+    assert shown.err == (
+        f"error: {embedded_url} has no model 'targte' (there: target:latest); get it with `ollama pull targte`\n"
     )
 
-    assert shown.code == 1
-    assert shown.err == (
-        f"error: {embedded_url} has no model '{side}s' (there: {side}:latest); get it with `ollama pull {side}s`\n"
+
+def test_a_missing_draft_turns_the_reply_plain_with_the_same_advice(call: Call, embedded_url: str) -> None:
+    shown = call(
+        *("run", "--target", f"target@{embedded_url}", "--draft", f"drafts@{embedded_url}"),
+        *("--temperature", "0", "--num-predict", "4", "Name the planets"),
     )
+
+    assert shown.code == 0
+    assert shown.err.startswith("speculation: off (")
+    assert "has no model 'drafts' (there: draft:latest); get it with `ollama pull drafts`" in shown.err
+    assert shown.err.count("\n") == 1
