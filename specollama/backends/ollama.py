@@ -93,7 +93,7 @@ class LanesTarget:
             return Continuation(lost=True, why=self._trouble)
         asked = verdict.hidden or self._cursor.stuck
         continuation = await self._extend(limit) if asked else Continuation()
-        if continuation.lost or continuation.end or self._fits(self._cursor.cuts([])[0], room=2):
+        if continuation.lost or continuation.end or self._fits(self._cursor.cuts([])[0]):
             return continuation
         return replace(continuation, lost=True, why=_FULL)
 
@@ -121,9 +121,10 @@ class LanesTarget:
             async for token in rest:
                 yield token
 
-    def _fits(self, cut: Cut, *, room: int = 1) -> bool:
+    def _fits(self, cut: Cut, *, drawn: int = 1) -> bool:
+        """Whether the reply can be sent again after so many more tokens: a prompt that fills the context is refused."""
         tokens = self._cursor.tokens(cut)
-        return self._context_length is None or tokens is None or tokens + room <= self._context_length
+        return self._context_length is None or tokens is None or tokens + drawn < self._context_length
 
     async def _rows(self, cuts: Sequence[Cut]) -> list[GenerateReply | EndpointError]:
         """One reply a cut, in order, or what it failed with. That of the first cut must come, where there is one."""
@@ -186,7 +187,7 @@ class LanesTarget:
         for extensions, tokens in enumerate(_EXTENSIONS, start=1):
             longest = limit is not None and tokens >= limit
             size = behind + (limit if longest and limit is not None else tokens)
-            if not self._fits(self._cursor.anchor, room=size):
+            if not self._fits(self._cursor.anchor, drawn=size):
                 return Continuation(lost=True, why=_FULL, extensions=extensions - 1)
             reply = await self._insist(self._request(self._cursor.anchor, size))
             texts, sampled = _written(reply)
