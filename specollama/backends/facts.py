@@ -8,10 +8,12 @@ engine from 0.30 on.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -111,15 +113,17 @@ def parameters(text: str) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text.strip()
+    text = text.strip()
+    for read in (json.loads, ast.literal_eval):  # Go quotes as JSON does but for \x1b and \U000e0001: as Python does
+        with suppress(ValueError, SyntaxError):
+            return read(text)
+    return text
 
 
 def _digest(name: str, listed: list[ListedModel]) -> str:
     full = name if ":" in name.rpartition("/")[2] else f"{name}:latest"
-    return next((model.digest for model in listed if model.name in (name, full)), "")
+    digest = next((model.digest for model in listed if model.name in (name, full)), "")
+    return digest if re.fullmatch("[0-9a-fA-F]*", digest) else ""  # it names files: nothing else may come in
 
 
 def first_difference(draft: list[str], target: list[str]) -> int | None:
