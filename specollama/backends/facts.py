@@ -114,9 +114,11 @@ def parameters(text: str) -> dict[str, Any]:
 
 def _value(text: str) -> Any:
     text = text.strip()
-    for read in (json.loads, ast.literal_eval):  # Go quotes as JSON does but for \x1b and \U000e0001: as Python does
+    with suppress(ValueError):
+        return json.loads(text)
+    if text.startswith('"'):  # Go's own escapes, \x1b and \U000e0001, are Python's too
         with suppress(ValueError, SyntaxError):
-            return read(text)
+            return ast.literal_eval(text)
     return text
 
 

@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,13 +42,12 @@ def write(model_info: Mapping[str, Any], path: Path) -> None:
     handle, scratch = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
     os.close(handle)
     try:
-        writer = gguf.GGUFWriter(scratch, architecture)
-        for key, value in model_info.items():
-            if key.startswith("tokenizer.ggml.") and value is not None:
-                _add(gguf, writer, key, value)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.close()
+        with closing(gguf.GGUFWriter(scratch, architecture)) as writer:
+            for key, value in model_info.items():
+                if key.startswith("tokenizer.ggml.") and value is not None:
+                    _add(gguf, writer, key, value)
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
         Path(scratch).replace(path)  # whole or not at all, also when two processes write it at once
     finally:
         Path(scratch).unlink(missing_ok=True)
@@ -201,7 +201,8 @@ def _prefix(piece: bytes) -> bytes:
 def _distinct(pieces: list[bytes], shown: list[str]) -> frozenset[str]:
     times = Counter(shown)
     whole = (text for text, piece in zip(shown, pieces, strict=True) if text.encode() == piece)
-    return frozenset(text for text in whole if text and times[text] == 1)
+    # the mark stands for fragments on some servers, and a row that shows it is taken for one
+    return frozenset(text for text in whole if text and times[text] == 1 and "\ufffd" not in text)
 
 
 def _silence(llama: Any) -> None:
