@@ -10,7 +10,8 @@ from typing import Any
 from specollama.alignment import Cursor
 from specollama.backends.base import Drafter
 from specollama.backends.http import OllamaServer
-from specollama.backends.ollama import LanesTarget, OllamaDrafter, Requests
+from specollama.backends.ollama import LanesTarget, OllamaDrafter
+from specollama.backends.requests import Requests
 from specollama.bench import Reply, collect
 from specollama.engine.rounds import Speculation
 from specollama.lookahead import FixedLookahead

@@ -15,7 +15,8 @@ from serving import Answer, Exchange, Recorder, whole
 from specollama.acceptance import position_seed
 from specollama.alignment import CountedCursor, ExactCursor
 from specollama.backends.http import OllamaServer
-from specollama.backends.ollama import ContinuationTarget, LanesTarget, Requests
+from specollama.backends.ollama import ContinuationTarget, LanesTarget
+from specollama.backends.requests import Requests
 from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.bench import Reply, collect
 from specollama.config import PairSettings

@@ -4,7 +4,7 @@ PROMPTS = (
     "Name the planets of the solar system in order.",
     "Write a Python function that returns the sum of a list of numbers.",
     "Write an SQL query that counts the orders of each customer.",
-    "List the days of the week, one per line.",
+    "Name the months of the year, one per line.",
     "Continue: 2, 4, 6, 8, 10,",
     "What is 17 plus 25? Explain step by step.",
     "Describe a bicycle in two sentences.",

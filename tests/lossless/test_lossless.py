@@ -13,7 +13,8 @@ from prompts import PROMPTS
 
 from specollama.alignment import ExactCursor
 from specollama.backends.http import OllamaServer
-from specollama.backends.ollama import LanesTarget, OllamaDrafter, Requests
+from specollama.backends.ollama import LanesTarget, OllamaDrafter
+from specollama.backends.requests import Requests
 from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.bench import Reply, collect
 from specollama.config import PairSettings
