@@ -12,9 +12,6 @@ from specollama.wire import GenerateReply
 
 _LOADED_ANEW = 1_000_000_000  # nanoseconds of load_duration that no look at a loaded model takes
 _LONG_PROMPT = 256  # tokens; reading a shorter one again costs little
-_COLD_SHARE = 0.5  # of the time that the whole prompt took
-_FEW_STEPS = 5  # the time of so many is less than what reading a long prompt takes
-_UNMEASURED = 1_000_000_000  # nanoseconds, where no step was measured
 
 
 @dataclass(slots=True)
@@ -32,8 +29,7 @@ class Watch:
     _noted: set[str] = field(default_factory=set)  # models that have replied
     _met: set[str] = field(default_factory=set)  # those that have in an earlier round
     _suspect: Model | None = None
-    _whole: int = 0  # nanoseconds that reading the whole prompt took
-    _read_whole: int = 0  # how often that happened
+    _read_whole: int = 0  # replies for which the whole prompt was read
 
     def note_draft(self, reply: GenerateReply) -> None:
         """A reply of the draft model."""
@@ -44,15 +40,18 @@ class Watch:
         self._note_load(self.target, reply)
         if self.step is None and (beyond_first := (reply.eval_count or 1) - 1) > 0:
             self.step = (reply.eval_duration or 0) / beyond_first / 1e9
-        duration = reply.prompt_eval_duration or 0
-        if (reply.prompt_eval_count or 0) > _LONG_PROMPT and duration > self._cheap:
-            self._whole = self._whole or duration
-            self._read_whole += duration > self._whole * _COLD_SHARE
+        tokens, duration = reply.prompt_eval_count or 0, (reply.prompt_eval_duration or 0) / 1e9
+        self._read_whole += tokens > _LONG_PROMPT and duration > self._cheap(tokens)
 
-    @property
-    def _cheap(self) -> float:
-        """Nanoseconds that a row of a few tokens takes at most: a slot may hold the prompt from an earlier reply."""
-        return _UNMEASURED if self.step is None else _FEW_STEPS * self.step * 1e9
+    def _cheap(self, tokens: int) -> float:
+        """Seconds: less than reading so many tokens takes, more than a row whose slot holds all but a few of them.
+
+        Not what the first reply took: its slot may hold the prompt from an earlier one. Rows share passes, so that
+        each takes as long as all of them.
+        """
+        if self.step is None:
+            return max(1.0, 0.002 * tokens)
+        return max(24.0, tokens / 16) * self.step
 
     def _note_load(self, model: Model, reply: GenerateReply) -> None:
         if (reply.load_duration or 0) > _LOADED_ANEW and model.name in self._met:
