@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -165,7 +166,8 @@ class ScriptedOllama:
         return list(self.models) if self.loaded is None else self.loaded
 
     def _listed(self, name: str) -> dict[str, Any]:
-        return {"name": f"{name}:latest", "model": f"{name}:latest", "digest": self.models[name].digest or name * 8}
+        digest = self.models[name].digest or hashlib.sha256(name.encode()).hexdigest()
+        return {"name": f"{name}:latest", "model": f"{name}:latest", "digest": digest}
 
     def _running(self, name: str) -> dict[str, Any]:
         return {**self._listed(name), "context_length": self.context_length}
