@@ -1,0 +1,31 @@
+"""The served models of the end-to-end statistics. The chi-square of tests/core is used here as well."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from specollama.backends.http import OllamaServer
+from specollama.backends.vocabulary import LlamaVocabulary
+from specollama.embedded.models import packaged_model
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
+
+
+@pytest_asyncio.fixture(scope="session")
+async def smollm(embedded_url: str) -> AsyncIterator[OllamaServer]:
+    """The default pair's server."""
+    async with OllamaServer(embedded_url) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def smollm_vocabulary() -> Iterator[LlamaVocabulary]:
+    """The tokenizer that both models of the default pair have."""
+    vocabulary = LlamaVocabulary(packaged_model())
+    yield vocabulary
+    vocabulary.close()

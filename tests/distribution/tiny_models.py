@@ -1,0 +1,111 @@
+"""Models that take no time: GGUF files with a tokenizer of a few hundred tokens, which begins with a marker.
+
+`random_model` has random weights, and writes whatever bytes come. `bigram_model` has the weights that give written
+probabilities: what follows depends on the last token alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import gguf
+import numpy
+
+BEGIN, END = "<s>", "</s>"
+_MERGES = ("t h", "th e", "i n", "a n", "Ġ the", "Ġ a", "e r", "o n", "Ġ s", "r e", "Ġ t", "Ġ w", "n d", "an d")
+_TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
+_HEAD = 32  # size of an attention head
+_CONTEXT = 1024
+_NEVER = -30.0  # a logit, where the likely ones are about 0
+
+
+def random_model(path: Path, seed: int, *, width: int = 64, blocks: int = 2) -> Path:
+    numbers = numpy.random.default_rng(seed)
+
+    def weights(rows: int, columns: int) -> numpy.ndarray:
+        return numbers.normal(0, 1 / math.sqrt(columns), (rows, columns))
+
+    size = len(tokens())
+    block = {
+        "attn_q": (width, width),
+        "attn_k": (width, width),
+        "attn_v": (width, width),
+        "attn_output": (width, width),
+        "ffn_gate": (2 * width, width),
+        "ffn_up": (2 * width, width),
+        "ffn_down": (width, 2 * width),
+    }
+    tensors = {"token_embd": weights(size, width), "output": 3 * weights(size, width)}
+    for number in range(blocks):
+        tensors |= {f"blk.{number}.{name}": weights(*shape) for name, shape in block.items()}
+    return _write(path, tensors, width, blocks)
+
+
+def bigram_model(path: Path, follow: Mapping[str | bytes, Mapping[str | bytes, float]]) -> Path:
+    """`follow[last][next]`: probabilities, both by the token's text or bytes; `follow[""]` after any other token."""
+    size = len(tokens())
+    width = -(-size // _HEAD) * _HEAD
+    output = numpy.full((size, width), _NEVER)
+    for last in range(size):
+        after = next((table for text, table in follow.items() if text != "" and _place(text) == last), follow[""])
+        for text, probability in after.items():
+            output[_place(text), last] = math.log(probability)
+    tensors = {"token_embd": numpy.eye(size, width), "output": output / math.sqrt(width)}
+    nothing = numpy.zeros((width, width))
+    names = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+    return _write(path, tensors | {f"blk.0.{name}": nothing for name in names}, width, 1)
+
+
+def tokens() -> list[str]:
+    """Two markers, the 256 bytes as byte-level BPE writes them, and the merged tokens."""
+    return [BEGIN, END, *_byte_letters().values(), *(merge.replace(" ", "") for merge in _MERGES)]
+
+
+def _place(text: str | bytes) -> int:
+    if text in (BEGIN, END):
+        return (BEGIN, END).index(text)
+    letters = _byte_letters()
+    raw = text.encode() if isinstance(text, str) else text
+    return tokens().index("".join(letters[byte] for byte in raw))
+
+
+def _byte_letters() -> dict[int, str]:
+    """A printable letter for each byte, as GPT-2 has them."""
+    own = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in own]
+    shifted = {byte: chr(256 + place) for place, byte in enumerate(others)}
+    return {byte: shifted.get(byte) or chr(byte) for byte in range(256)}
+
+
+def _write(path: Path, tensors: Mapping[str, numpy.ndarray], width: int, blocks: int) -> Path:
+    texts = tokens()
+    kinds = [gguf.TokenType.CONTROL, gguf.TokenType.CONTROL]
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(_CONTEXT)
+    writer.add_embedding_length(width)
+    writer.add_block_count(blocks)
+    writer.add_feed_forward_length(tensors["blk.0.ffn_up"].shape[0])
+    writer.add_head_count(width // _HEAD)
+    writer.add_head_count_kv(width // _HEAD)
+    writer.add_rope_dimension_count(_HEAD)
+    writer.add_layer_norm_rms_eps(1e-9)
+    writer.add_vocab_size(len(texts))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(texts)
+    writer.add_token_types([*kinds, *[gguf.TokenType.NORMAL] * (len(texts) - len(kinds))])
+    writer.add_token_merges(_MERGES)
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    writer.add_add_bos_token(True)
+    writer.add_chat_template(_TEMPLATE)
+    norms = ["output_norm", *(f"blk.{number}.{name}_norm" for number in range(blocks) for name in ("attn", "ffn"))]
+    for name, tensor in {**tensors, **{name: numpy.ones(width) for name in norms}}.items():
+        writer.add_tensor(f"{name}.weight", tensor.astype(numpy.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
