@@ -118,13 +118,13 @@ async def test_C05_a_space_at_the_end_of_the_prompt_stays_and_derails_nothing(
 
 async def test_C05_a_draft_of_lone_spaces_changes_nothing(server: OllamaServer, cursor: MakeCursor) -> None:
     prompt = turn("Name three colours.")
-    alone = await plain(server, prompt)
+    alone = await plain(server, prompt, 8)
 
     def halves(text: str) -> list[str]:
         rest = (prompt + alone)[len(text) :]
         return [" ", rest[1:4]] if rest.startswith(" ") else [rest[:2], " "]
 
-    reply = await speculated(server, prompt, cursor(prompt), drafter=Drafting(halves))
+    reply = await speculated(server, prompt, cursor(prompt), length=8, drafter=Drafting(halves))
     assert reply.text == alone
 
 
@@ -165,9 +165,9 @@ async def test_a_draft_of_one_token_that_the_target_would_write_as_two_is_no_obs
     server: OllamaServer, cursor: MakeCursor
 ) -> None:
     prompt = turn("Name the planets of the solar system in order.")
-    alone = await plain(server, prompt)
+    alone = await plain(server, prompt, 8)
     burst = Drafting(lambda text: [(prompt + alone)[len(text) :][:9]])
-    reply = await speculated(server, prompt, cursor(prompt), drafter=burst)
+    reply = await speculated(server, prompt, cursor(prompt), length=8, drafter=burst)
     assert reply.text == alone
 
 
