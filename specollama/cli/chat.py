@@ -91,17 +91,16 @@ def _loop(runner: asyncio.Runner, pair: Pair, session: Session, show: output.Sho
     while True:
         try:
             line = input(">>> " if sys.stdin.isatty() else "").strip()
+            if line == "/bye":
+                return
+            if line.startswith("/"):
+                _command(line, session)
+            elif line:
+                _turn(runner, pair, session, show, line)
         except EOFError:
             return
-        except KeyboardInterrupt:
+        except KeyboardInterrupt:  # outside a reply
             print("\n/bye or Ctrl-D leaves", file=sys.stderr)
-            continue
-        if line == "/bye":
-            return
-        if line.startswith("/"):
-            _command(line, session)
-        elif line:
-            _turn(runner, pair, session, show, line)
 
 
 def _command(line: str, session: Session) -> None:
