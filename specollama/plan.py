@@ -91,6 +91,7 @@ def drafter(plan: Plan, watch: Watch) -> Drafter:
         rule=plan.rule,
         seed=secrets.randbits(31),
         vocabulary=tokenizers.target if tokenizers.same else None,
+        row_tokens=plan.draft.row_tokens,
         note=watch.note_draft,
     )
     if tokenizers.target and not (tokenizers.same and plan.draft.has_logprobs):

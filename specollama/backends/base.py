@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
-from specollama.types import Continuation, DoneReason, Draft, Scored, Token, Verdict
+from specollama.types import Continuation, Draft, Scored, Token, Verdict
 
 
 class Drafter(Protocol):
@@ -44,8 +44,10 @@ class Target(Protocol):
         """
         ...
 
-    def stream(self, limit: int | None) -> AsyncGenerator[Token | DoneReason, None]:
-        """The rest of the reply from where the target stands, in one go; the last item says why it ended.
+    def stream(self, limit: int | None) -> AsyncGenerator[Token | Continuation, None]:
+        """The rest of the reply from where the target stands, in one go.
+
+        The last item says why it ended, and how many tokens without a text of their own were among it.
 
         Raises BrokenReply when the reply stops without its last line.
         """

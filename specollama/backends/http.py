@@ -187,7 +187,7 @@ class OllamaServer:
             raise Unreachable(f"can't reach {where}: {_cause(error)}; {advice}", url=self.url) from error
         except httpx.TimeoutException as error:
             raise Unreachable(f"{where} gave no byte in time and was given up", url=self.url) from error
-        except (httpx.TransportError, httpx.InvalidURL) as error:
+        except (httpx.RequestError, httpx.InvalidURL) as error:
             raise BrokenReply(f"{where}: the connection broke: {_cause(error)}", url=self.url) from error
 
 

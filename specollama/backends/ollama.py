@@ -33,7 +33,8 @@ from specollama.types import (
 )
 from specollama.wire import TOP_LOGPROBS_LIMIT, GenerateReply, Logprob
 
-_EXTENSIONS = (4, 8, 16, 32)  # tokens: how far a request is extended to get back to a good cut, try by try
+# Tokens that a request is extended by to get back to a good cut, try by try; characters take up to 4.
+_EXTENSIONS = (4, 6, 12, 24)
 _FULL = "the context is full"
 _NO_THINKING = "the server takes thinking out of raw replies"
 _REPLACEMENT = "\ufffd"  # what a Go runner prints for a fragment of a character
@@ -97,9 +98,9 @@ class LanesTarget:
             return continuation
         return replace(continuation, lost=True, why=_FULL)
 
-    async def stream(self, limit: int | None) -> AsyncGenerator[Token | DoneReason, None]:
+    async def stream(self, limit: int | None) -> AsyncGenerator[Token | Continuation, None]:
         """From the anchor on, with its seed; what the reply already has beyond it is checked and left out."""
-        behind = "".join(self._cursor.beyond)
+        behind, shown = "".join(self._cursor.beyond), self._cursor.sampled
         body = self._request(self._cursor.anchor, None if limit is None else limit + self._cursor.sampled)
         async with aclosing(self._server.stream_generate(body)) as chunks:
             async for chunk in chunks:
@@ -112,9 +113,10 @@ class LanesTarget:
                         break  # the target drew otherwise this time
                     text, behind = overlap
                 if text:
+                    shown += 1
                     yield Token(text, chunk.logprobs[0].logprob if chunk.logprobs else None)
                 if chunk.done:
-                    yield _reason(chunk)
+                    yield _ended(chunk, shown)
                     return
         self._recast()
         async with aclosing(self.stream(limit)) as rest:
@@ -221,7 +223,8 @@ class ContinuationTarget:
         body = requests.raw(prompt, num_predict=limit, seed=requests.options.seed)
         self._server = server
         self._chunks = server.stream_generate(body)
-        self._ended: DoneReason | None = None
+        self._shown = 0  # tokens
+        self._ended: Continuation | None = None
         self._parted = False  # the server took thinking out of the reply
 
     async def score(self, draft: Draft) -> Scored:
@@ -232,19 +235,21 @@ class ContinuationTarget:
             if offset == len(text) or not text.startswith(token.text, offset):
                 return Scored(rows, asked=len(rows))
             offset += len(token.text)
-        if self._ended is DoneReason.STOP:
+        if self._ended and self._ended.end is DoneReason.STOP:
             rows[offset] = Row(None, end=True)
         return Scored(rows, asked=len(rows))
 
     async def commit(self, verdict: Verdict, limit: int | None) -> Continuation:
-        return Continuation(end=self._ended, lost=self._parted, why=_NO_THINKING if self._parted else "")
+        if self._parted:
+            return Continuation(lost=True, why=_NO_THINKING)
+        return self._ended or Continuation()
 
-    async def stream(self, limit: int | None) -> AsyncGenerator[Token | DoneReason, None]:
+    async def stream(self, limit: int | None) -> AsyncGenerator[Token | Continuation, None]:
         while (token := await self._next()) is not None:
             yield token
         if self._parted:
             raise _without_thinking(self._server)
-        yield self._ended or DoneReason.STOP
+        yield self._ended or Continuation(end=DoneReason.STOP)
 
     async def aclose(self) -> None:
         await self._chunks.aclose()
@@ -257,8 +262,9 @@ class ContinuationTarget:
                 self._parted = True
                 return None
             if chunk.done:
-                self._ended = _reason(chunk)
+                self._ended = _ended(chunk, self._shown)
             if chunk.response:
+                self._shown += 1
                 return Token(chunk.response, chunk.logprobs[0].logprob if chunk.logprobs else None)
         return None
 
@@ -268,7 +274,7 @@ class OllamaDrafter:
 
     Under REJECTION it samples as the target does, narrowed so that q is always known; under any other rule its
     most probable tokens are the best guess. `vocabulary` is the target's, given when the draft model's is the
-    same; q is unknown without it.
+    same; q is unknown without it. `row_tokens` as for the target: what one token takes.
     """
 
     def __init__(
@@ -279,6 +285,7 @@ class OllamaDrafter:
         rule: Rule,
         seed: int,
         vocabulary: Vocabulary | None = None,
+        row_tokens: int = 1,
         note: Note = _unnoted,
     ) -> None:
         sampled = rule is Rule.REJECTION
@@ -287,19 +294,20 @@ class OllamaDrafter:
         self._requests = replace(requests, options=options)
         self._seed = seed
         self._vocabulary = vocabulary if sampled else None
+        self._lost = row_tokens - 1  # tokens that the server draws and doesn't show
         self._note = note
         self._asked = 0
 
     async def propose(self, text: str, count: int) -> Draft:
         self._asked += 1
         seed = position_seed(self._seed, self._asked)
-        reply = await self._server.generate(self._requests.raw(text, num_predict=count, seed=seed))
+        reply = await self._server.generate(self._requests.raw(text, num_predict=count + self._lost, seed=seed))
         self._note(reply)
         if not reply.logprobs:
             return Draft((Token(reply.response),)) if reply.response else Draft()
         tokens: list[Token] = []
         q: list[Distribution | None] = []
-        for entry in reply.logprobs:
+        for entry in reply.logprobs[:count]:
             known, distribution = self._drawn(entry)
             if not known:
                 break
@@ -367,8 +375,11 @@ def _after(text: str, behind: str) -> tuple[str, str] | None:
     return (text.removeprefix(behind), "") if text.startswith(behind) else None
 
 
-def _reason(last: GenerateReply) -> DoneReason:
-    return DoneReason.LENGTH if last.done_reason == "length" else DoneReason.STOP
+def _ended(last: GenerateReply, shown: int) -> Continuation:
+    """The end of a stream that showed so many tokens; its own count has those without text too, and the end."""
+    end = DoneReason.LENGTH if last.done_reason == "length" else DoneReason.STOP
+    hidden = (last.eval_count or 0) - shown - (end is DoneReason.STOP)
+    return Continuation(sampled=max(0, hidden), end=end)
 
 
 def _without_thinking(server: OllamaServer) -> BrokenReply:

@@ -117,17 +117,17 @@ class ScriptedTarget:
         self._drawn += 1
         return Continuation((Token(drawn.turns_into),), sampled=1)
 
-    async def stream(self, limit: int | None) -> AsyncGenerator[Token | DoneReason, None]:
+    async def stream(self, limit: int | None) -> AsyncGenerator[Token | Continuation, None]:
         while limit is None or limit > 0:
             drawn = self._draw(self._reply, 0)
             if isinstance(drawn, End):
-                yield DoneReason.STOP
+                yield Continuation(end=DoneReason.STOP)
                 return
             text = drawn.turns_into if isinstance(drawn, Hidden) else drawn
             self._reply, self._drawn = self._reply + text, self._drawn + 1
             yield Token(text)
             limit = None if limit is None else limit - 1
-        yield DoneReason.LENGTH
+        yield Continuation(end=DoneReason.LENGTH)
 
     def _take(self, verdict: Verdict) -> None:
         self._reply += "".join(emitted.token.text for emitted in verdict.emitted)

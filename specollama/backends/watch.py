@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from specollama.backends.base import Target
 from specollama.backends.facts import Model
-from specollama.types import Continuation, DoneReason, Draft, Scored, Token, Verdict
+from specollama.types import Continuation, Draft, Scored, Token, Verdict
 from specollama.wire import GenerateReply
 
 _LOADED_ANEW = 1_000_000_000  # nanoseconds of load_duration that no look at a loaded model takes
@@ -94,7 +94,7 @@ class WatchedTarget:
         why = await self._watch.trouble()
         return continuation if why is None else replace(continuation, lost=True, why=why)
 
-    def stream(self, limit: int | None) -> AsyncGenerator[Token | DoneReason, None]:
+    def stream(self, limit: int | None) -> AsyncGenerator[Token | Continuation, None]:
         return self._target.stream(limit)
 
 

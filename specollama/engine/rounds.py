@@ -14,7 +14,7 @@ from specollama.errors import RunError
 from specollama.lookahead import Lookahead, Patience
 from specollama.stats import Done, Event, Stats, Status, Text
 from specollama.stopping import Stopper
-from specollama.types import Continuation, DoneReason, Draft, Emitted, Origin, Rule, SamplingOptions, Verdict
+from specollama.types import Continuation, DoneReason, Draft, Emitted, Origin, Rule, SamplingOptions, Token, Verdict
 
 _Tag = tuple[Emitted, int]  # what was emitted, and in which round
 
@@ -152,16 +152,9 @@ class Speculation:
         self.stats.notices.append(why)
         yield Status(on=False, detail=why)
         async with aclosing(self.target.stream(self._stopper.remaining)) as stream:
-            async for token in stream:
-                if isinstance(token, DoneReason):
-                    self.stats.eval_count += token is DoneReason.STOP
-                    for event in self._shown(self._stopper.end(token)):
-                        yield event
-                    return
-                self.stats.plain += 1
-                self.stats.eval_count += 1
-                tag = (Emitted(token, Origin.PLAIN), 0)
-                for event in self._shown(self._stopper.feed(token.text, tag)):
+            async for item in stream:
+                written = Continuation((item,), sampled=1) if isinstance(item, Token) else item
+                for event in self._continue(written):
                     yield event
                 if self._stopper.reason is not None:
                     return

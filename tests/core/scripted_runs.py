@@ -16,7 +16,7 @@ from specollama.backends.scripted import Drawn, End, Hidden, Script, ScriptedDra
 from specollama.engine.rounds import Speculation
 from specollama.lookahead import FixedLookahead, Lookahead, Patience
 from specollama.stats import Done, Event, Stats, Text
-from specollama.types import DoneReason, Rule, SamplingOptions
+from specollama.types import Continuation, DoneReason, Rule, SamplingOptions
 
 END = "<the end>"
 
@@ -52,8 +52,9 @@ async def plain(script: Script, options: SamplingOptions, seed: int) -> Reply:
     """The target alone, its text looked at as a whole after each token."""
     target, text, tokens = ScriptedTarget(script, options, seed), "", 0
     async for token in target.stream(None):
-        if isinstance(token, DoneReason):
-            return Reply(text, token, tokens + 1)
+        if isinstance(token, Continuation):
+            assert token.end is not None
+            return Reply(text, token.end, tokens + 1)
         text, tokens = text + token.text, tokens + 1
         stops = [text.find(stop) for stop in options.stop if stop in text]
         if stops:

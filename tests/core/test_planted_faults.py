@@ -12,7 +12,7 @@ from scripted_runs import Scene, departure, joint, wild
 
 from specollama import acceptance
 from specollama.backends.scripted import Drawn, End, Hidden, Script, ScriptedDrafter, ScriptedTarget, constant
-from specollama.types import Continuation, DoneReason, Draft, SamplingOptions, Token, Verdict
+from specollama.types import Continuation, Draft, SamplingOptions, Token, Verdict
 
 DRAWS = 6_000
 FOUND = 1e-6
@@ -77,8 +77,8 @@ class FreshSeed(ScriptedTarget):
             return await super().commit(verdict, limit)
         await super().commit(replace(verdict, hidden=False), limit)
         first = await anext(self._fresh.stream(1))
-        if isinstance(first, DoneReason):
-            return Continuation(end=first)
+        if isinstance(first, Continuation):
+            return first
         self._reply += first.text
         self._drawn += 1
         return Continuation((Token(first.text),), sampled=1)

@@ -72,7 +72,7 @@ class LoggedTarget(ScriptedTarget):
             return replace(continuation, lost=True, why="the context is full")
         return continuation
 
-    async def stream(self, limit: int | None) -> AsyncGenerator[Token | DoneReason, None]:
+    async def stream(self, limit: int | None) -> AsyncGenerator[Token | Continuation, None]:
         self.log.streams += 1
         self.log.limit = limit
         try:
@@ -426,7 +426,7 @@ class FailingTarget(ScriptedTarget):
         self.fail("commit")
         return await super().commit(verdict, limit)
 
-    async def stream(self, limit: int | None) -> AsyncGenerator[Token | DoneReason, None]:
+    async def stream(self, limit: int | None) -> AsyncGenerator[Token | Continuation, None]:
         yield Token(await self.first())
         self.fail("stream")
 

@@ -14,8 +14,8 @@ WARM = SamplingOptions(temperature=1, top_k=4, top_p=1)
 TABLE: dict[Drawn, float] = {"a": 0.4, "b": 0.3, Hidden("é"): 0.2, End(): 0.1}
 
 
-async def streamed(target: ScriptedTarget, limit: int | None) -> list[str | DoneReason]:
-    return [item.text if isinstance(item, Token) else item async for item in target.stream(limit)]
+async def streamed(target: ScriptedTarget, limit: int | None) -> list[str | DoneReason | None]:
+    return [item.text if isinstance(item, Token) else item.end async for item in target.stream(limit)]
 
 
 def target(script: Script, options: SamplingOptions = COLD, seed: int = 1) -> ScriptedTarget:
