@@ -31,7 +31,7 @@ from specollama.checks import (
 )
 from specollama.config import PairSettings
 from specollama.engine.rounds import Speculation
-from specollama.errors import EndpointError, Refused, RunError
+from specollama.errors import EndpointError, ModelMissing, Refused, RunError
 from specollama.hosts import Endpoint
 from specollama.lookahead import AdaptiveLookahead, FixedLookahead, Lookahead, Patience
 from specollama.plan import Plan, detail, drafter, verifier, without_begin_marker
@@ -118,6 +118,8 @@ class Pair:
             return "no draft model"
         try:
             return await describe(self.draft_server, self.settings.draft.model)
+        except ModelMissing:
+            raise  # a wrong name, or a pull that was forgotten: not a fault that passes
         except EndpointError as error:
             return f"the draft's server: {error}"
 

@@ -25,6 +25,7 @@ from misbehaving import (
 from scripted_ollama import Call, Piece, ScriptedModel, ScriptedOllama, song
 from serving import Answer, whole
 
+from specollama.errors import ModelMissing
 from specollama.pairs import Pair
 from specollama.types import Route
 
@@ -115,13 +116,13 @@ async def test_a_draft_that_is_not_there_is_told(target_url: str, song_text: str
     assert told.plain.startswith("the draft's server: can't reach http://127.0.0.1:9 (from a test): ")
 
 
-async def test_a_draft_model_that_is_missing_is_told_with_what_to_do(
-    scripted: ScriptedOllama, scripted_url: str, target_url: str, song_text: str
+async def test_a_draft_model_that_is_missing_is_an_error_with_what_to_do(
+    scripted: ScriptedOllama, scripted_url: str, target_url: str
 ) -> None:
     scripted.models = {"draught": scripted.models["draft"]}
     told = await hear(settings(target_url, scripted_url))
-    told.faithful(song_text)
-    assert "has no model 'draft' (there: draught:latest); get it with `ollama pull draft`" in told.plain
+    assert isinstance(told.error, ModelMissing)
+    assert "has no model 'draft' (there: draught:latest); get it with `ollama pull draft`" in str(told.error)
 
 
 SOUND: dict[str, Manners] = {
