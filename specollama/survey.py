@@ -59,9 +59,8 @@ async def survey(settings: PairSettings, environ: Mapping[str, str], *, measure:
     async with Pair(settings, environ) as pair:
         target, known_target = await _look(pair.target_server, settings.target.model)
         if settings.draft is None or pair.draft_server is None:
-            return PairFinding(
-                name, target, None, None, "no draft model", str(Route.PLAIN), target.fault or "no draft model"
-            )
+            route, reason = ("none", target.fault) if target.fault else (str(Route.PLAIN), "no draft model")
+            return PairFinding(name, target, None, None, "no draft model", route, reason)
         draft, known_draft = await _look(pair.draft_server, settings.draft.model)
         if known_target is None or known_draft is None:
             return _unusable(name, target, draft, target.fault or draft.fault)
