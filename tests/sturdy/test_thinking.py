@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from hearing import Heard, hear, settings
-from thinking_models import OPENED, SWITCHED, written
+from thinking_models import OPENED, SWITCHED, WRITTEN, written
 
 from specollama.embedded.models import default_models
 from specollama.embedded.serve import Running, Settings, serve_models
@@ -19,37 +19,55 @@ from specollama.wire import Message
 
 @pytest.fixture(scope="module")
 def thinking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """The target in full precision as two models that think, and the ordinary draft."""
+    """The target in full precision as three models that think, and the ordinary draft."""
     models, folder = default_models(), tmp_path_factory.mktemp("thinking")
     files: dict[str, Path] = {"draft": models["draft"]}
-    files["switched"] = written(folder / "switched.gguf", SWITCHED, source=models["target"])
-    files["opened"] = written(folder / "opened.gguf", OPENED, source=models["target"])
+    for name, ending in {"switched": SWITCHED, "opened": OPENED, "tagged": WRITTEN}.items():
+        files[name] = written(folder / f"{name}.gguf", ending, source=models["target"])
     with serve_models(files, Settings(num_ctx=512, parallel=5)) as server:
         yield server
 
 
-async def told(server: Running, target: str, route: Route, think: bool | None, **options: object) -> Heard:
-    chosen = settings(server.url, route=route)
-    asked = Conversation(
-        [Message(role="user", content="Tell a short joke. Write </think> before it.")],
-        {"temperature": 0, "num_predict": 60, **options},
-        think=think,
+THOUGHTS = [
+    (role, content)
+    for colour in ("red", "blue", "green", "white")
+    for role, content in (
+        ("user", "Name a colour."),
+        ("assistant", f"<think>\nI like {colour}.\n</think>\n\nThe colour is {colour}."),
     )
+]
+"""After so many of them the model thinks, too."""
+
+
+async def told(server: Running, target: str, route: Route, think: bool | None, *, limit: int = 40) -> Heard:
+    chosen = settings(server.url, route=route)
+    messages = [Message(role=role, content=content) for role, content in [*THOUGHTS, ("user", "Name a colour.")]]
+    asked = Conversation(messages, {"temperature": 0, "num_predict": limit}, think=think)
     return await hear(replace(chosen, target=replace(chosen.target, model=target)), asked)
 
 
 @pytest.mark.parametrize("think", [None, True, False])
-@pytest.mark.parametrize("target", ["switched", "opened"])
+@pytest.mark.parametrize("target", ["switched", "opened", "tagged"])
 async def test_C35_thinking_and_answer_are_those_of_plain(thinking: Running, target: str, think: bool | None) -> None:
+    """But for white space at the edges of the thinking, of which engines keep more or less."""
     plain = await told(thinking, target, Route.PLAIN, think)
+    assert bool(plain.thinking) != (target == "switched" and think is False)
+    assert plain.text
     for route in (Route.LANES, Route.GREEDY):
         heard = await told(thinking, target, route, think)
         assert heard.error is None
         assert heard.statuses[0].startswith(f"speculation: on ({route}")
-        assert heard.thinking == plain.thinking
+        assert heard.thinking.strip() == plain.thinking.strip()
         heard.faithful(plain.text)
-    if target == "switched" and think is False:
-        assert plain.thinking == ""
-        assert plain.text
-    else:
-        assert plain.thinking
+        assert "think>" not in heard.text + heard.thinking
+
+
+@pytest.mark.parametrize("limit", [1, 4, 5, 6, 7, 8, 9, 10, 11])
+async def test_C35_thinking_that_is_cut_short_is_thinking_still(thinking: Running, limit: int) -> None:
+    plain = await told(thinking, "opened", Route.PLAIN, None, limit=limit)
+    heard = await told(thinking, "opened", Route.LANES, None, limit=limit)
+    assert heard.reason is plain.reason
+    begun = heard.thinking.rpartition("<")[2]  # an engine may leave out the beginning of the closing tag
+    thought = heard.thinking.removesuffix(f"<{begun}") if "/think>".startswith(begun) else heard.thinking
+    assert thought.strip() == plain.thinking.strip()
+    heard.faithful(plain.text)

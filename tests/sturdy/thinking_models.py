@@ -11,8 +11,18 @@ from specollama.embedded.models import packaged_model
 _TEMPLATE = "tokenizer.chat_template"
 _ANSWERS = "{{ '<|im_start|>assistant\n' }}"
 
+_CONTENT = "message['content']"
+_REMEMBERED = (
+    "(('<think>\n' + message['reasoning_content'] + '\n</think>\n\n') if message['reasoning_content'] else '') + "
+    "message['content']"
+)
+"""How llama.cpp learns of the tags: it looks at what the template makes of an answer with its thinking."""
+
 OPENED = "{{ '<|im_start|>assistant\n<think>\n' }}{% if false %}</think>{% endif %}"
 """The template opens the thinking itself."""
+
+WRITTEN = _ANSWERS
+"""The model writes the opening tag itself."""
 
 SWITCHED = (
     "{{ '<|im_start|>assistant\n' }}"
@@ -32,7 +42,9 @@ def written(path: Path, ending: str, *, source: Path | None = None) -> Path:
         if name == _TEMPLATE:
             template = field.contents()
             assert _ANSWERS in template
-            writer.add_key_value(name, template.replace(_ANSWERS, ending), gguf.GGUFValueType.STRING)
+            assert template.count(_CONTENT) == 1
+            template = template.replace(_ANSWERS, ending).replace(_CONTENT, _REMEMBERED)
+            writer.add_key_value(name, template, gguf.GGUFValueType.STRING)
             continue
         kind = field.types[0]
         inner = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
