@@ -126,11 +126,14 @@ class OldVersion(Manners):
 
     def asked(self, call: Call) -> Body:
         known = parsed_version(self.version) >= (0, 11, 5)
-        return {
+        body = {
             key: value
             for key, value in call.body.items()
             if key not in ("logprobs", "top_logprobs", "truncate") and (known or key != "_debug_render_only")
         }
+        if call.generates:
+            body["options"] = {"repeat_penalty": 1.1, **call.options}
+        return body
 
     def line(self, call: Call, line: Body) -> Body:
         if call.path == "/api/version":
