@@ -196,7 +196,8 @@ class LanesTarget:
             if texts[: len(beyond)] != beyond:
                 return self._recast()
             over = reply.done_reason == "stop" or longest
-            used = len(texts) if over else self._cursor.rejoin(texts, sampled)
+            garbled = _REPLACEMENT in reply.response  # bytes that are no text: no prompt gives them back
+            used = len(texts) if over else None if garbled else self._cursor.rejoin(texts, sampled)
             if used is not None and (over or used > len(beyond)):
                 new = tuple(Token(text) for text in texts[len(beyond) : used])
                 count = (sampled if used == len(texts) else used) - behind
