@@ -77,16 +77,12 @@ class Scene:
         requests, sample = Requests(self.target, self.options), Sample()
 
         async def reply(random: Random) -> str:
-            seed = random.getrandbits(31)
-            answer = await self.server.generate(requests.raw(self.prompt, num_predict=self._length, seed=seed))
+            body = requests.raw(self.prompt, num_predict=self.options.num_predict, seed=random.getrandbits(31))
+            answer = await self.server.generate(body | {"logprobs": False, "top_logprobs": 0})
             return answer.response + (_END if answer.done_reason == "stop" else "")
 
         sample.texts = await _many(reply, draws, base)
         return sample
-
-    @property
-    def _length(self) -> int:
-        return self.options.num_predict
 
     def _speculation(self, random: Random, rows: Counter[str]) -> Speculation:
         """As plan.py puts it together."""

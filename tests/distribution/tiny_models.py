@@ -1,31 +1,49 @@
 """Models that take no time: GGUF files with a tokenizer of a few hundred tokens, which begins with a marker.
 
-`random_model` has random weights, and writes whatever bytes come. `bigram_model` has the weights that give written
+`random_model` has random weights. `bigram_model` has the weights that give written
 probabilities: what follows depends on the last token alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import gguf
 import numpy
+
+Follow = Mapping[str | bytes, Mapping[str | bytes, float]]
+"""Probabilities of what comes next by what came last, both a token's text or bytes; "": after any other token."""
 
 BEGIN, END = "<s>", "</s>"
 _MERGES = ("t h", "th e", "i n", "a n", "Ġ the", "Ġ a", "e r", "o n", "Ġ s", "r e", "Ġ t", "Ġ w", "n d", "an d")
 _TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
 _HEAD = 32  # size of an attention head
 _CONTEXT = 1024
+_FIRM = 200.0
 _NEVER = -30.0  # a logit, where the likely ones are about 0
 
 
-def random_model(path: Path, seed: int, *, width: int = 64, blocks: int = 2) -> Path:
-    numbers = numpy.random.default_rng(seed)
+def random_model(
+    path: Path,
+    seed: int,
+    *,
+    writes: Sequence[str | bytes] = (),
+    rest: Mapping[bytes, Sequence[bytes]] | None = None,
+    noise: float = 0.0,
+    width: int = 64,
+    blocks: int = 2,
+) -> Path:
+    """A model of random weights. `writes`: the tokens that it confines itself to; () for any.
+
+    `rest`: what a fragment, and nothing else, is followed by. `noise` makes another model that is much like it.
+    """
+    numbers, others = numpy.random.default_rng(seed), numpy.random.default_rng(seed + 1)
 
     def weights(rows: int, columns: int) -> numpy.ndarray:
-        return numbers.normal(0, 1 / math.sqrt(columns), (rows, columns))
+        own, other = (random.normal(0, 1 / math.sqrt(columns), (rows, columns)) for random in (numbers, others))
+        return own + noise * other
 
     size = len(tokens())
     block = {
@@ -40,11 +58,31 @@ def random_model(path: Path, seed: int, *, width: int = 64, blocks: int = 2) -> 
     tensors = {"token_embd": weights(size, width), "output": 3 * weights(size, width)}
     for number in range(blocks):
         tensors |= {f"blk.{number}.{name}": weights(*shape) for name, shape in block.items()}
+    if writes:
+        _confine(tensors, writes, rest or {})
     return _write(path, tensors, width, blocks)
 
 
-def bigram_model(path: Path, follow: Mapping[str | bytes, Mapping[str | bytes, float]]) -> Path:
-    """`follow[last][next]`: probabilities, both by the token's text or bytes; `follow[""]` after any other token."""
+def _confine(
+    tensors: Mapping[str, numpy.ndarray], writes: Sequence[str | bytes], rest: Mapping[bytes, Sequence[bytes]]
+) -> None:
+    """Keep features that no block changes: the first is on for every token, each of the others for one fragment."""
+    embedding, output = tensors["token_embd"], tensors["output"]
+    for name, tensor in tensors.items():
+        if name.endswith(("attn_output", "ffn_down")):
+            tensor[: 1 + len(rest)] = 0
+    embedding[:, : 1 + len(rest)] = 0
+    embedding[:, 0] = 0.5
+    output[:, 0] = -_FIRM
+    output[:, 1 : 1 + len(rest)] = 0
+    output[[_place(token) for token in writes], 0] = 0
+    for feature, (fragment, followers) in enumerate(rest.items(), start=1):
+        embedding[_place(fragment), feature] = 0.5
+        output[_place(fragment), 0] = 2  # logits: now and then, where others are 3 or so at best
+        output[[_place(follower) for follower in followers], feature] = 2 * _FIRM
+
+
+def bigram_model(path: Path, follow: Follow) -> Path:
     size = len(tokens())
     width = -(-size // _HEAD) * _HEAD
     output = numpy.full((size, width), _NEVER)
