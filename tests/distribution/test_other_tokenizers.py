@@ -40,11 +40,10 @@ PROMPTS = (
 ON = "speculation: on (lanes, lookahead 4)"
 UNSENDABLE = "speculation: off (the text can't be sent again as it was sampled)"
 
-pytestmark = pytest.mark.slow
-
-
 WRITES = (*"thean wisor", "the", " the", "an", b"\xc3", b"\xe2")
 REST = {b"\xc3": (b"\xa9", b"\xb1"), b"\xe2": (b"\x99",), b"\x99": (b"\xa5", b"\xa0")}  # é ñ ♥ ♠
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +105,8 @@ async def answers(pair_settings: PairSettings, statuses: Sequence[str] = (ON,)) 
                 print(f"{prompt!r}: gap {gap}\n  {ours.reply.text!r}\n  {plain.text!r}")
                 assert gap is not None
                 assert gap < NEAR_TIE
-            assert ours.reply.reason == plain.reason
+            else:
+                assert ours.reply.reason == plain.reason
             found.append(ours.reply.stats)
     return found
 
