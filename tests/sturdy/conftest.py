@@ -33,11 +33,14 @@ def short() -> Iterator[Running]:
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(request: pytest.FixtureRequest, cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in request.fixturenames:
-        if name.startswith("embedded") or name in ("small", "short"):
-            request.getfixturevalue(name)  # these may fill the user's own cache, and once only
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache_folder))
+def _own_cache(
+    request: pytest.FixtureRequest, cache_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new one for each test of a scripted server: its measurements are those of what the test does with it."""
+    engines = [name for name in request.fixturenames if name.startswith("embedded") or name in ("small", "short")]
+    for name in engines:
+        request.getfixturevalue(name)  # these may fill the user's own cache, and once only
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache_folder if engines else tmp_path / "cache"))
 
 
 @pytest.fixture(scope="session")

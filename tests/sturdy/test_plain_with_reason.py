@@ -262,8 +262,7 @@ async def test_C31_a_message_that_exceeds_the_context_is_told_and_refused_as_the
     assert heard.statuses == ["speculation: off (the prompt of 127 tokens fills the context of 64)"]
 
 
-@pytest.mark.parametrize("lookahead", [1, 4, 7])
-@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize(("exact", "lookahead"), [(True, 1), (True, 4), (True, 7), (False, 4)])
 async def test_C32_a_reply_that_reaches_the_context_goes_on_as_the_target_alone(
     short: Running, serve: Callable[[Any], str], exact: bool, lookahead: int
 ) -> None:

@@ -66,7 +66,7 @@ async def test_C16_a_draft_at_another_temperature_does_not_move_the_shares(rule:
 async def test_C17_a_penalty_counts_the_prompt_as_the_target_alone_does(
     embedded_url: str, penalty: dict[str, float]
 ) -> None:
-    asked = question(LIST, num_predict=32, **penalty)
+    asked = question(LIST, num_predict=20, **penalty)
     plain = await hear(settings(embedded_url, route=Route.PLAIN), asked)
     told = await hear(settings(embedded_url), asked)
     told.faithful(plain.text)
@@ -93,9 +93,9 @@ async def test_C27_the_second_request_is_drafted_as_the_first(embedded_url: str)
 
 async def test_C28_a_long_prompt_that_the_slots_hold_already_is_no_trouble(embedded_url: str) -> None:
     """The second reply reads next to nothing of it, and each of its rows as little as the first."""
-    asked = question("Sand and shells and stones. " * 50 + "What lies on the beach?", num_predict=28)
+    asked = question("Sand and shells and stones. " * 45 + "What lies on the beach?", num_predict=20)
     for _ in range(2):
-        told = await hear(settings(embedded_url), asked)
+        told = await hear(settings(embedded_url, lanes=5), asked)
         assert told.error is None
         assert told.stats.notices == []
 

@@ -46,8 +46,17 @@ async def told(server: Running, target: str, route: Route, think: bool | None, *
     return await hear(replace(chosen, target=replace(chosen.target, model=target)), asked)
 
 
-@pytest.mark.parametrize("think", [None, True, False])
-@pytest.mark.parametrize("target", ["switched", "opened", "tagged"])
+@pytest.mark.parametrize(
+    ("target", "think"),
+    [
+        ("switched", None),
+        ("switched", True),
+        ("switched", False),
+        ("opened", None),
+        ("tagged", None),
+        ("tagged", False),
+    ],
+)
 async def test_C35_thinking_and_answer_are_those_of_plain(thinking: Running, target: str, think: bool | None) -> None:
     """But for white space at the edges of the thinking, of which engines keep more or less."""
     plain = await told(thinking, target, Route.PLAIN, think)
@@ -62,7 +71,7 @@ async def test_C35_thinking_and_answer_are_those_of_plain(thinking: Running, tar
         assert "think>" not in heard.text + heard.thinking
 
 
-@pytest.mark.parametrize("limit", [1, 4, 5, 6, 7, 8, 9, 10, 11])
+@pytest.mark.parametrize("limit", [1, 5, 6, 7, 8, 9])
 async def test_C35_thinking_that_is_cut_short_is_thinking_still(thinking: Running, limit: int) -> None:
     plain = await told(thinking, "opened", Route.PLAIN, None, limit=limit)
     heard = await told(thinking, "opened", Route.LANES, None, limit=limit)
