@@ -76,9 +76,10 @@ def judge(draft: Draft, scored: Scored, rule: Rule, random: Random) -> Verdict:
 
     Under REJECTION a place is judged by that rule where p and q are both known, else by match; any other rule
     is match throughout. The walk is over text: a token of the target may span drafted ones, or end inside one,
-    when the two have different tokenizers. It ends where no row was asked.
+    when the two have different tokenizers. It ends where no row was asked, and after a token that isn't a drafted one
+    unless the rows are the target's own.
     """
-    text, starts = draft.text, _starts(draft)
+    text, place_of = draft.text, _starts(draft)
     offset, emitted = 0, list[Emitted]()
     while (row := scored.rows.get(offset)) is not None:
         if row.sample is None:
@@ -86,12 +87,15 @@ def judge(draft: Draft, scored: Scored, rule: Rule, random: Random) -> Verdict:
         if offset == len(text):
             emitted.append(Emitted(row.sample, Origin.BONUS, row.top))
             break
-        place = starts.get(offset) if rule is Rule.REJECTION else None
+        place = place_of.get(offset) if rule is Rule.REJECTION else None
         settled = _settle(draft, place, row, text[offset:], random)
         emitted.append(settled)
         if settled.origin is not Origin.ACCEPTED:
             return _verdict(draft, emitted, offset, row, contradicted=True)
+        spans = place_of.get(offset) is None or draft.tokens[place_of[offset]].text != settled.token.text
         offset += len(settled.token.text)
+        if spans and not scored.own:
+            break
     return _verdict(draft, emitted, offset, None, contradicted=False)
 
 

@@ -41,7 +41,9 @@ class Comparison:
 
     @property
     def factor(self) -> float | None:
-        """Tokens per second, speculative over plain; None when either wrote nothing: that is no speed-up."""
+        """Tokens per second, speculative over plain; None when either has no text: that is no speed-up."""
+        if not self.speculative.text or not self.plain.text:
+            return None
         ours, theirs = self.speculative.stats.tokens_per_second, self.plain.stats.tokens_per_second
         return ours / theirs if ours and theirs else None
 
@@ -86,7 +88,7 @@ async def compare(
 
     `show` sees the speculative one.
     """
-    warm = Conversation(conversation.messages, {**conversation.options, "num_predict": 1})
+    warm = replace(conversation, options={**conversation.options, "num_predict": 1})
     async with Pair(settings, environ) as pair, Pair(replace(settings, route=Route.PLAIN), environ) as alone:
         for side in (alone, pair):
             async with aclosing(side.reply(warm)) as events:

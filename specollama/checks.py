@@ -91,8 +91,12 @@ def why_not_split(target: Model, vocabulary: LlamaVocabulary | None) -> str | No
     return None if OPENING + CLOSING in shown else f"{target.name} marks its thinking with control tokens"
 
 
-def compared(target: LlamaVocabulary, draft: LlamaVocabulary) -> Tokenizers:
-    """Both tokenizers beside each other."""
+def compared(target: LlamaVocabulary | Exception, draft: LlamaVocabulary | Exception) -> Tokenizers:
+    """Both tokenizers beside each other; an exception says why one isn't there."""
+    if isinstance(target, Exception):
+        return Tokenizers(why_not_exact=str(target))
+    if isinstance(draft, Exception):
+        return Tokenizers(target, difference=f"the draft's isn't known: {draft}")
     token = first_difference(draft.tokens(), target.tokens())
     if token is None:
         return Tokenizers(target, same=True)
@@ -100,7 +104,7 @@ def compared(target: LlamaVocabulary, draft: LlamaVocabulary) -> Tokenizers:
     return Tokenizers(target, difference=f"token {token} is {ours!r} for the target and {theirs!r} for the draft")
 
 
-def choose_rule(asked: Rule, options: SamplingOptions, target: Model, tokenizers: Tokenizers) -> Rule:
+def choose_rule(asked: Rule, options: SamplingOptions, target: Model, draft: Model, tokenizers: Tokenizers) -> Rule:
     """The rule of a reply: greedy at temperature 0, else rejection where it is exact, else match.
 
     With a seed it is match, so that the reply doesn't depend on what was drafted. Raises UnsupportedPair when
@@ -108,19 +112,21 @@ def choose_rule(asked: Rule, options: SamplingOptions, target: Model, tokenizers
     """
     if options.greedy:
         return Rule.GREEDY
-    obstacle = _rejection_obstacle(options, target, tokenizers)
+    obstacle = _rejection_obstacle(options, target, draft, tokenizers)
     if asked is Rule.REJECTION and obstacle:
         raise UnsupportedPair(f"rule rejection can't be kept lossless here: {obstacle}; use `match` or `auto`")
     return Rule.MATCH if asked is Rule.MATCH or obstacle else Rule.REJECTION
 
 
-def _rejection_obstacle(options: SamplingOptions, target: Model, tokenizers: Tokenizers) -> str | None:
+def _rejection_obstacle(options: SamplingOptions, target: Model, draft: Model, tokenizers: Tokenizers) -> str | None:
     if options.seed is not None:
         return "a seed asks for a reply that doesn't depend on the draft"
     if options.penalised:
         return "penalties change what log-probabilities don't show"
     if not target.sampler_known:
         return "the target's sampler doesn't work in llama.cpp's order"
+    if not draft.sampler_known:
+        return "the draft's sampler doesn't work in llama.cpp's order, and what it drew from isn't known"
     if tokenizers.target is None:
         return tokenizers.why_not_exact
     return None if tokenizers.same else f"draft and target have different tokenizers ({tokenizers.difference})"

@@ -16,7 +16,7 @@ from typing import Any, Literal, NoReturn, TypedDict, Unpack
 
 import platformdirs
 
-from specollama.errors import ConfigError
+from specollama.errors import ConfigError, one_line
 from specollama.hosts import Endpoint, resolve_host, server_url
 from specollama.tables import (
     ConfigTable,
@@ -26,7 +26,6 @@ from specollama.tables import (
     TuningTable,
     listed,
     nearest,
-    one_line,
     validated,
 )
 from specollama.types import Route, Rule

@@ -18,6 +18,11 @@ Every message may be shown to the user as it is: one line saying what happened, 
 from __future__ import annotations
 
 
+def one_line(text: str) -> str:
+    """The text with what isn't printable written as escapes: a message is one line, and steers no terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class SpecollamaError(Exception):
     """Base of all; its text is fit for the user."""
 
@@ -46,7 +51,7 @@ class EndpointError(RunError):
     """A server failed to do what it was asked."""
 
     def __init__(self, message: str, *, url: str) -> None:
-        super().__init__(message)
+        super().__init__(one_line(message))
         self.url = url
 
 

@@ -6,13 +6,15 @@ The only place that names concrete backends.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import replace
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, Self
 
+from specollama.acceptance import position_seed
 from specollama.backends import vocabulary as vocabularies
 from specollama.backends.facts import Model, describe, passed_on
 from specollama.backends.http import OllamaServer
@@ -34,9 +36,9 @@ from specollama.engine.rounds import Speculation
 from specollama.errors import EndpointError, ModelMissing, Refused, RunError
 from specollama.hosts import Endpoint
 from specollama.lookahead import AdaptiveLookahead, FixedLookahead, Lookahead, Patience
-from specollama.plan import Plan, detail, drafter, verifier, without_begin_marker
+from specollama.plan import Plan, begins_twice, detail, drafter, verifier, without_begin_marker
 from specollama.sampling import effective
-from specollama.stats import Done, Event, Stats, Status, Text
+from specollama.stats import Done, Event, Stats, Status, Text, ToolCalls
 from specollama.thinking import OPENING, ThinkingSplitter
 from specollama.types import DoneReason, Origin, Route, SamplingOptions
 
@@ -44,6 +46,7 @@ __all__ = ["Conversation", "Pair", "probe_pair"]
 
 DEFAULT_LANES = 8  # concurrent rows, where the configuration doesn't say how many the target works on at once
 PROBE_LIMIT = 2.0  # seconds
+PATIENT_PROBE_LIMIT = 60.0  # seconds
 
 
 class Pair:
@@ -60,6 +63,7 @@ class Pair:
         self.draft_server = _server(settings.draft.endpoint, environ) if settings.draft else None
         self._known: tuple[Model, Model | str] | None = None
         self._tokenizers: Tokenizers | None = None
+        self._comparing = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self.target_server)
@@ -76,30 +80,32 @@ class Pair:
 
     async def reply(self, conversation: Conversation) -> AsyncGenerator[Event, None]:
         """The events of one reply: a Status, Text as it comes, Done. Close it to stop; nothing runs on then."""
-        stats, began = Stats(), perf_counter_ns()
-        events = self._events(conversation, stats)
-        async with aclosing(events):
+        began, first = perf_counter_ns(), 0
+        async with aclosing(self._events(conversation)) as events:
             async for event in events:
-                if isinstance(event, Text) and not stats.first_token_duration:
-                    stats.first_token_duration = perf_counter_ns() - began
+                if isinstance(event, Text):
+                    first = first or perf_counter_ns() - began
                 if isinstance(event, Done):
-                    stats.total_duration = perf_counter_ns() - began
+                    event.stats.first_token_duration = first
+                    event.stats.total_duration = perf_counter_ns() - began
                 yield event
 
-    async def _events(self, conversation: Conversation, stats: Stats) -> AsyncGenerator[Event, None]:
+    async def _events(self, conversation: Conversation) -> AsyncGenerator[Event, None]:
         target, _ = await self.models()
         options = {**self.settings.options, **conversation.options}
         plan = await self._prepare(conversation, options, effective(options, target.parameters, target.defaults))
+        reason = plan if isinstance(plan, str) else None
         if isinstance(plan, Plan):
-            async with aclosing(self._speculated(plan, stats)) as events:
-                async for event in _unless_refused(events):
+            async with aclosing(self._speculated(plan)) as events:
+                async for event in _unless_nothing_came(events):
                     if isinstance(event, str):
-                        plan = event
-                        stats.notices.clear()  # it is the reason now
+                        reason = event
                         break
                     yield event
-        if isinstance(plan, str):
-            async with aclosing(self._plain(conversation, options, stats, plan)) as events:
+            # The draw that was begun, not another: one that takes whatever comes would be biased.
+            options = {**options, "seed": position_seed(plan.seed, 0)}
+        if reason is not None:
+            async with aclosing(self._plain(conversation, options, reason)) as events:
                 async for event in events:
                     yield event
 
@@ -109,6 +115,8 @@ class Pair:
             target, draft = await asyncio.gather(
                 describe(self.target_server, self.settings.target.model), self._describe_draft()
             )
+            if isinstance(draft, str):
+                return target, draft  # asked again the next time: it may be there by then
             self._known = target, draft
         return self._known
 
@@ -135,21 +143,27 @@ class Pair:
         tokenizers = await self.tokenizers(target, draft)
         if reason := why_not_split(target, tokenizers.target):
             return reason
-        passed = passed_on(options)
+        passed, keep_alive = passed_on(options), self.settings.keep_alive
+        requests = Requests(target.name, sampling, passed, keep_alive)
         try:
-            prompt = await target.server.render(self._chat_body(conversation, passed) | {"truncate": False})
+            body = self._chat_body(conversation, passed) | {"truncate": False}
+            prompt = await target.server.render(body | requests.kept)
         except Refused as error:
             return str(error)  # the chat itself may not be refused
         if prompt is None:
             return "the target's server doesn't tell what prompt it makes of a chat"
-        keep_alive = self.settings.keep_alive
+        if tokenizers.target is None and begins_twice(prompt, target):
+            return (
+                f"the begin marker may come twice, which can't be told without a vocabulary: {tokenizers.why_not_exact}"
+            )
         plan = Plan(
             route=self.settings.route,
-            rule=choose_rule(self.settings.rule, sampling, target, tokenizers),
+            rule=choose_rule(self.settings.rule, sampling, target, draft, tokenizers),
+            seed=secrets.randbits(31) if sampling.seed is None else sampling.seed,
             prompt=without_begin_marker(prompt, tokenizers.target),
             target=target,
             draft=draft,
-            target_requests=Requests(target.name, sampling, passed, keep_alive),
+            target_requests=requests,
             draft_requests=Requests(draft.name, sampling, passed, keep_alive),
             tokenizers=tokenizers,
             context_length=await _context_length(target),
@@ -182,27 +196,28 @@ class Pair:
         }
 
     async def _plain(
-        self, conversation: Conversation, options: Mapping[str, Any], stats: Stats, reason: str
+        self, conversation: Conversation, options: Mapping[str, Any], reason: str
     ) -> AsyncGenerator[Event, None]:
         """The target's own answer through its own chat endpoint, as it comes."""
-        stats.route, stats.reason = Route.PLAIN, reason
+        stats, keep_alive = Stats(route=Route.PLAIN, reason=reason), self.settings.keep_alive
+        body = self._chat_body(conversation, options) | ({} if keep_alive is None else {"keep_alive": keep_alive})
         yield Status(on=False, detail=reason)
-        async with aclosing(self.target_server.stream_chat(self._chat_body(conversation, options))) as chunks:
+        async with aclosing(self.target_server.stream_chat(body)) as chunks:
             async for chunk in chunks:
                 if chunk.message.thinking:
                     yield Text(chunk.message.thinking, Origin.PLAIN, thinking=True)
                 if chunk.message.content:
                     stats.plain += 1
-                    logprob = chunk.logprobs[0].logprob if chunk.logprobs else None
-                    yield Text(chunk.message.content, Origin.PLAIN, logprob=logprob)
+                    yield Text(chunk.message.content, Origin.PLAIN)
+                if chunk.message.tool_calls:
+                    yield ToolCalls(tuple(chunk.message.tool_calls))
                 if chunk.done:
                     stats.prompt_eval_count = chunk.prompt_eval_count or 0
                     stats.eval_count = chunk.eval_count or stats.plain
                     yield Done(DoneReason.LENGTH if chunk.done_reason == "length" else DoneReason.STOP, stats)
 
-    async def _speculated(self, plan: Plan, stats: Stats) -> AsyncGenerator[Event, None]:
-        lookahead = self._lookahead()
-        stats.route = plan.route
+    async def _speculated(self, plan: Plan) -> AsyncGenerator[Event, None]:
+        lookahead, stats = self._lookahead(plan), Stats(route=plan.route, prompt_eval_count=plan.prompt_tokens)
         yield Status(on=True, detail=detail(plan, lookahead))
         watch = Watch(plan.target, plan.draft, plan.lanes, plan.probe.step if plan.probe else None)
         async with AsyncExitStack() as stack:
@@ -219,51 +234,73 @@ class Pair:
             events = await stack.enter_async_context(aclosing(speculation.events()))
             async for event in _thinking_apart(events, plan):
                 yield event
+        await _unload(plan)
 
     def _patience(self, plan: Plan) -> Patience | None:
-        """None where a person asked for speculation whatever it brings."""
+        """None where a person asked for speculation whatever it brings, or for a reply that no clock decides on."""
         if plan.route is Route.GREEDY or self.settings.lookahead != "auto":
+            return None
+        if plan.target_requests.options.seed is not None and not plan.target_requests.options.greedy:
             return None
         return Patience(plan.probe.step if plan.probe else None)
 
-    def _lookahead(self) -> Lookahead:
+    def _lookahead(self, plan: Plan) -> Lookahead:
         if self.settings.lookahead == "auto":
-            return AdaptiveLookahead(most=max(1, (self.settings.lanes or DEFAULT_LANES) - 1))
+            return AdaptiveLookahead(most=max(1, plan.lanes - 1))
+        if plan.route is Route.LANES and self.settings.lanes is not None:
+            return FixedLookahead(min(self.settings.lookahead, max(1, plan.lanes - 1)))
         return FixedLookahead(self.settings.lookahead)
 
     async def tokenizers(self, target: Model, draft: Model) -> Tokenizers:
         """Once for a pair: the target's tokenizer, and whether the draft model's is the same."""
-        if self._tokenizers is None:
-            try:
+        async with self._comparing:
+            if self._tokenizers is None:
                 ours, theirs = await asyncio.gather(_vocabulary(target), _vocabulary(draft))
-            except (RunError, OSError) as error:
-                self._tokenizers = Tokenizers(why_not_exact=str(error))
-                return self._tokenizers
-            self._tokenizers = compared(ours, theirs)
-            theirs.close()
-        return self._tokenizers
+                known = compared(ours, theirs)
+                if isinstance(theirs, LlamaVocabulary):
+                    theirs.close()
+                if any(isinstance(side, EndpointError) for side in (ours, theirs)):
+                    return known  # asked again the next time
+                self._tokenizers = known
+            return self._tokenizers
 
 
-async def probe_pair(target: Requests, target_model: Model, draft: Requests, draft_model: Model) -> Probe | str:
-    """What was measured of the pair, now or earlier, or why it could not be."""
-    file = cache_file(target_model, draft_model)
-    if known := recall(file):
+async def probe_pair(
+    target: Requests, target_model: Model, draft: Requests, draft_model: Model, *, patiently: bool = False
+) -> Probe | str:
+    """What was measured of the pair, now or within the last day, or why it could not be.
+
+    `patiently`: now in any case, however long it takes up to a minute.
+    """
+    file = cache_file(target, target_model, draft_model)
+    limit = PATIENT_PROBE_LIMIT if patiently else PROBE_LIMIT
+    if not patiently and (known := recall(file)):
         return known
     try:
         await asyncio.gather(
             target_model.server.generate(target.load_only()), draft_model.server.generate(draft.load_only())
         )
-        async with asyncio.timeout(PROBE_LIMIT):
+        async with asyncio.timeout(limit):
             probe = await measure(target, target_model, draft, draft_model)
     except TimeoutError:
-        return f"measuring the pair took longer than {PROBE_LIMIT:g} s; --route lanes skips it"
+        why = f"measuring the pair took longer than {limit:g} s: `specollama pairs --measure` takes its time"
+        keep(why, file)  # or the next reply would begin so late as well
+        return why
     except EndpointError as error:
         return f"measuring the pair failed: {error}"
     keep(probe, file)
     return probe
 
 
-async def _unless_refused(events: AsyncIterator[Event]) -> AsyncGenerator[Event | str, None]:
+async def _unload(plan: Plan) -> None:
+    """After a reply whose models aren't to stay: best effort, since the reply is whole."""
+    for model, requests in ((plan.target, plan.target_requests), (plan.draft, plan.draft_requests)):
+        if requests.unloads:
+            with suppress(EndpointError):
+                await model.server.generate(requests.unload())
+
+
+async def _unless_nothing_came(events: AsyncIterator[Event]) -> AsyncGenerator[Event | str, None]:
     """The events of a speculated reply; a reason instead, when it came to nothing before any text.
 
     The target's own chat endpoint then answers better than the rest of a raw stream would: it knows its model's
@@ -317,18 +354,24 @@ def _server(endpoint: Endpoint, environ: Mapping[str, str]) -> OllamaServer:
     )
 
 
-async def _vocabulary(model: Model) -> LlamaVocabulary:
-    """The model's tokenizer, from the cache or from its server. Raises RunError or MissingPackage."""
+async def _vocabulary(model: Model) -> LlamaVocabulary | RunError | OSError:
+    """The model's tokenizer, from the cache or from its server, or why it isn't to be had."""
     if not model.digest:
-        raise RunError(f"{model.server.url} doesn't list {model.name}")
-    path = vocabularies.cached(model.digest)
-    if not path.exists():
-        show = await model.server.show(model.name, verbose=True)
-        await asyncio.to_thread(vocabularies.write, show.model_info, path)
-    return await asyncio.to_thread(LlamaVocabulary, path)
+        return RunError(f"{model.server.url} doesn't list {model.name}")
+    path = vocabularies.cached(model.server.url, model.digest)
+    try:
+        if not path.exists():
+            show = await model.server.show(model.name, verbose=True)
+            await asyncio.to_thread(vocabularies.write, show.model_info, path)
+        return await asyncio.to_thread(LlamaVocabulary, path)
+    except (RunError, OSError) as error:
+        return error
 
 
 async def _context_length(model: Model) -> int | None:
     """Tokens a slot of the loaded model has; None when its server doesn't say."""
-    running = (await model.server.ps()).models
+    try:
+        running = (await model.server.ps()).models
+    except EndpointError:
+        return None
     return next((entry.context_length for entry in running if entry.digest == model.digest), None) or None

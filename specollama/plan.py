@@ -23,6 +23,8 @@ from specollama.checks import Tokenizers
 from specollama.lookahead import Lookahead
 from specollama.types import Route, Rule
 
+_BEGIN_MARKERS = ("<s>", "<bos>", "<BOS_TOKEN>", "<|begin_of_text|>", "<|startoftext|>", "<｜begin▁of▁sentence｜>")
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -31,6 +33,7 @@ class Plan:
     route: Route
     rule: Rule
     prompt: str
+    seed: int  # the base of the position seeds
     target: Model
     draft: Model
     target_requests: Requests
@@ -74,7 +77,7 @@ async def verifier(plan: Plan, watch: Watch, stack: AsyncExitStack) -> Target:
         plan.target_requests,
         ExactCursor(plan.prompt, exact) if exact else CountedCursor(plan.prompt),
         rule=plan.rule,
-        seed=secrets.randbits(31) if options.seed is None else options.seed,
+        seed=plan.seed,
         context_length=plan.context_length,
         row_tokens=plan.probe.row_tokens if plan.probe else plan.target.row_tokens,
         note=watch.note_target,
@@ -104,3 +107,9 @@ def without_begin_marker(prompt: str, vocabulary: LlamaVocabulary | None) -> str
     if vocabulary is None or not vocabulary.adds_begin_marker or not vocabulary.begin_marker:
         return prompt
     return prompt.removeprefix(vocabulary.begin_marker)
+
+
+def begins_twice(prompt: str, target: Model) -> bool:
+    """Whether the prompt has a begin marker that the server may add once more. Only for want of a vocabulary."""
+    adds = target.show.model_info.get("tokenizer.ggml.add_bos_token")
+    return adds is not False and prompt.startswith(_BEGIN_MARKERS)

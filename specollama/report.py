@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from specollama.stats import Done, Event, Stats, Status
+from specollama.stats import Done, Event, Stats, Status, ToolCalls
 
 
 def stats_object(stats: Stats) -> dict[str, Any]:
@@ -28,6 +28,7 @@ def stats_object(stats: Stats) -> dict[str, Any]:
         "draft_requests": stats.draft_requests,
         "rows": stats.rows,
         "extensions": stats.extensions,
+        "prompt_eval_count": stats.prompt_eval_count,
         "eval_count": stats.eval_count,
         "total_duration": stats.total_duration,
         "first_token_duration": stats.first_token_duration,
@@ -43,6 +44,8 @@ def event_object(event: Event) -> dict[str, Any]:
         return {"event": "status", "speculation": event.on, "detail": event.detail}
     if isinstance(event, Done):
         return {"event": "done", "done_reason": str(event.reason), **stats_object(event.stats)}
+    if isinstance(event, ToolCalls):
+        return {"event": "tool_calls", "calls": list(event.calls)}
     return {
         "event": "thinking" if event.thinking else "text",
         "text": event.text,

@@ -6,7 +6,9 @@ Names and meanings are those of design section 1; vLLM's counters `num_drafts`, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from specollama.types import DoneReason, Origin, Route, Token, Verdict
 
@@ -33,8 +35,8 @@ class Stats:
     rows: int = 0  # rows asked of the target
     extensions: int = 0  # requests that were issued again with a larger num_predict
 
-    prompt_eval_count: int = 0
-    eval_count: int = 0  # tokens of the reply
+    prompt_eval_count: int = 0  # tokens of the prompt, as far as they are known
+    eval_count: int = 0  # tokens of the reply, its end included
     total_duration: int = 0  # from the request to the last token, rendering included
     first_token_duration: int = 0  # from the request to the first text
     draft_duration: int = 0  # waiting for drafts
@@ -100,6 +102,13 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCalls:
+    """Calls of tools that the target asks for, as Ollama gives them."""
+
+    calls: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """The last event of a reply."""
 
@@ -107,5 +116,5 @@ class Done:
     stats: Stats
 
 
-Event = Status | Text | Done
-"""What a reply is made of, in order: Status (again when it changes), Text, and one Done at the end."""
+Event = Status | Text | ToolCalls | Done
+"""What a reply is made of, in order: Status (again when it changes), Text or ToolCalls, and one Done at the end."""

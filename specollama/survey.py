@@ -54,7 +54,7 @@ class PairFinding:
 
 
 async def survey(settings: PairSettings, environ: Mapping[str, str], *, measure: bool = False) -> PairFinding:
-    """Look at a pair. With `measure` its models are loaded and timed, unless that was done before."""
+    """Look at a pair. With `measure` its models are loaded and timed, also if that was done before."""
     name = settings.name or ""
     async with Pair(settings, environ) as pair:
         target, known_target = await _look(pair.target_server, settings.target.model)
@@ -66,12 +66,14 @@ async def survey(settings: PairSettings, environ: Mapping[str, str], *, measure:
             return _unusable(name, target, draft, target.fault or draft.fault)
         tokenizers = await pair.tokenizers(known_target, known_draft)
         requests = _requests(settings, known_target, known_draft)
-        probe: Probe | str | None = recall(cache_file(known_target, known_draft))
-        if probe is None and measure:
-            probe = await probe_pair(requests[0], known_target, requests[1], known_draft)
+        probe = recall(cache_file(requests[0], known_target, known_draft))
+        if measure:
+            probe = await probe_pair(requests[0], known_target, requests[1], known_draft, patiently=True)
         route, reason = _route(settings, known_target, tokenizers, probe)
         timed = probe if isinstance(probe, Probe) else None
-        said = "same" if tokenizers.same else tokenizers.difference or tokenizers.why_not_exact
+        said = "same" if tokenizers.same else tokenizers.why_not_exact
+        if tokenizers.difference:
+            said = f"different, drafts are put into the target's tokens: {tokenizers.difference}"
         return PairFinding(
             name,
             target,

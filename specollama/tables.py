@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
 from pydantic_core import PydanticCustomError
 
-from specollama.errors import ConfigError, UsageError
+from specollama.errors import ConfigError, UsageError, one_line
 from specollama.hosts import HIDDEN, server_url, shown
 from specollama.types import Route, Rule
 
@@ -232,7 +232,3 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 def listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"
-
-
-def one_line(text: str) -> str:
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

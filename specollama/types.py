@@ -133,11 +133,14 @@ class Draft:
 class Scored:
     """The target's rows for one draft, by the offset in characters into the draft's text at which each stands.
 
-    A row at offset 0 is what follows the text so far; one at `len(draft.text)` gives the bonus token.
+    A row at offset 0 is what follows the text so far; one at `len(draft.text)` gives the bonus token. `own`: they
+    follow the target's own tokens; else the drafted ones, and a row beyond a token of the target's that spans
+    several of those stands after others than were emitted.
     """
 
     rows: Mapping[int, Row]
     asked: int = 0  # rows that were asked of the server
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)

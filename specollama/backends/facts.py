@@ -122,9 +122,14 @@ def _value(text: str) -> Any:
     return text
 
 
+def full_name(name: str) -> str:
+    """A model's name in full, as Ollama compares it: `Qwen2.5:0.5b` and `library/qwen2.5:0.5b` are the same."""
+    name = name.lower().removeprefix("registry.ollama.ai/").removeprefix("library/")
+    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
+
+
 def _digest(name: str, listed: list[ListedModel]) -> str:
-    full = name if ":" in name.rpartition("/")[2] else f"{name}:latest"
-    digest = next((model.digest for model in listed if model.name in (name, full)), "")
+    digest = next((model.digest for model in listed if full_name(model.name) == full_name(name)), "")
     return digest if re.fullmatch("[0-9a-fA-F]*", digest) else ""  # it names files: nothing else may come in
 
 

@@ -201,7 +201,7 @@ class LanesTarget:
             if used is not None and (over or used > len(beyond)):
                 new = tuple(Token(text) for text in texts[len(beyond) : used])
                 count = (sampled if used == len(texts) else used) - behind
-                end = DoneReason(reply.done_reason or "stop") if over else None
+                end = (DoneReason.STOP if reply.done_reason == "stop" else DoneReason.LENGTH) if over else None
                 return Continuation(new, count, end=end, extensions=extensions)
         why = "the text can't be sent again as it was sampled"
         return Continuation(lost=True, why=why, extensions=len(_EXTENSIONS))
@@ -234,11 +234,11 @@ class ContinuationTarget:
         while (token := await self._next()) is not None:
             rows[offset] = Row(token)
             if offset == len(text) or not text.startswith(token.text, offset):
-                return Scored(rows, asked=len(rows))
+                return Scored(rows, asked=len(rows), own=True)
             offset += len(token.text)
         if self._ended and self._ended.end is DoneReason.STOP:
             rows[offset] = Row(None, end=True)
-        return Scored(rows, asked=len(rows))
+        return Scored(rows, asked=len(rows), own=True)
 
     async def commit(self, verdict: Verdict, limit: int | None) -> Continuation:
         if self._parted:

@@ -1,17 +1,18 @@
 """What a pair's servers can do, measured: nothing in Ollama's API tells how many slots work at once.
 
-Kept in the cache directory, by the servers' versions and the models' digests: when one changes, it is measured
-anew.
+Kept in the cache directory for a day, by the servers' versions, the models' digests and the load-time options: when
+one changes, it is measured anew.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, time
 from typing import TypeVar
 
 import platformdirs
@@ -29,6 +30,7 @@ _T = TypeVar("_T")
 ROWS = 4  # asked at once; a draft of one token less
 _SAMPLE = "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16"
 _NEXT = (" 17", " 18", " 19", " 20", " 21", " 22", " 23")
+_KEPT_FOR = 24 * 3600  # seconds: a server's settings may change, and a busy moment passes
 _SPLIT = 1.5  # rows of unequal over rows of equal length, from which the cache is taken for split
 
 
@@ -133,29 +135,41 @@ def _slots(replies: Sequence[GenerateReply]) -> int:
     return sum(span - work < max(works) / 2 for span, work in zip(spans, works, strict=True))
 
 
-def cache_file(target: Model, draft: Model) -> Path | None:
+class _Kept(BaseModel):
+    """What is kept of a measurement: the Probe, or why there is none."""
+
+    measured: Probe | None = None
+    why_not: str = ""
+
+
+def cache_file(requests: Requests, target: Model, draft: Model) -> Path | None:
     """Where the measurement of a pair is kept; None when a server doesn't tell a digest."""
     if not target.digest or not draft.digest:
         return None
     parts = [f"{model.server.url} {model.version} {model.digest}" for model in (target, draft)]
+    parts.append(json.dumps(dict(requests.passed_on), sort_keys=True))
     name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
     return platformdirs.user_cache_path("specollama") / "probes" / f"{name}.json"
 
 
-def recall(file: Path | None) -> Probe | None:
-    """An earlier measurement; None when there is none, or it can't be read."""
+def recall(file: Path | None) -> Probe | str | None:
+    """An earlier measurement, or why it failed; None when there is none, it is old, or it can't be read."""
     if file is None:
         return None
     try:
-        return Probe.model_validate_json(file.read_bytes())
+        if time() - file.stat().st_mtime > _KEPT_FOR:
+            return None
+        kept = _Kept.model_validate_json(file.read_bytes())
     except (ValidationError, OSError):
         return None
+    return kept.measured or kept.why_not or None
 
 
-def keep(probe: Probe, file: Path | None) -> None:
+def keep(outcome: Probe | str, file: Path | None) -> None:
     """For the next time; a cache that can't be written to only means that it is measured anew."""
     if file is None:
         return
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(probe.model_dump_json())
+        kept = _Kept(why_not=outcome) if isinstance(outcome, str) else _Kept(measured=outcome)
+        file.write_text(kept.model_dump_json())

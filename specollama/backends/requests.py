@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,8 @@ from specollama.wire import TOP_LOGPROBS_LIMIT
 class Requests:
     """The bodies of all requests of one reply to one model.
 
-    `passed_on` are the options that are the same in each: load-time ones, or Ollama loads the model anew.
+    `passed_on` are the options that are the same in each: load-time ones, or Ollama loads the model anew. A
+    `keep_alive` of 0 isn't sent with them, since it would unload the model after each: see `unload`.
     """
 
     model: str
@@ -50,11 +52,21 @@ class Requests:
             "top_logprobs": TOP_LOGPROBS_LIMIT,
             "options": options,
         }
-        return body | self._kept()
+        return body | self.kept
 
     def load_only(self) -> dict[str, Any]:
         """The body of a request that loads the model and generates nothing."""
-        return {"model": self.model, "prompt": "", "options": dict(self.passed_on), **self._kept()}
+        return {"model": self.model, "prompt": "", "options": dict(self.passed_on), **self.kept}
 
-    def _kept(self) -> dict[str, Any]:
-        return {} if self.keep_alive is None else {"keep_alive": self.keep_alive}
+    @property
+    def unloads(self) -> bool:
+        """Whether the model isn't to stay loaded after the reply."""
+        return re.fullmatch(r"0+(\.0*)?[a-zµ]*", str(self.keep_alive)) is not None
+
+    def unload(self) -> dict[str, Any]:
+        """The body of a request that unloads the model."""
+        return {"model": self.model, "prompt": "", "keep_alive": 0}
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        return {} if self.keep_alive is None or self.unloads else {"keep_alive": self.keep_alive}

@@ -7,7 +7,9 @@ as the server's. Kept in the cache directory by the model's digest.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
+import struct
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
@@ -24,9 +26,10 @@ _LONG_TEXT = 2048  # characters, from which tokenising a text again and again is
 _PIECE_LIMIT = 1024  # bytes; the longest pieces of known vocabularies have a few hundred
 
 
-def cached(digest: str) -> Path:
-    """Where the vocabulary of a model is kept."""
-    return platformdirs.user_cache_path("specollama") / "vocabularies" / f"{digest}.gguf"
+def cached(url: str, digest: str) -> Path:
+    """Where the vocabulary of a model is kept; a server's word for a digest counts for that server alone."""
+    server = hashlib.sha256(url.encode()).hexdigest()[:16]
+    return platformdirs.user_cache_path("specollama") / "vocabularies" / server / f"{digest}.gguf"
 
 
 def write(model_info: Mapping[str, Any], path: Path) -> None:
@@ -49,6 +52,8 @@ def write(model_info: Mapping[str, Any], path: Path) -> None:
             writer.write_header_to_file()
             writer.write_kv_data_to_file()
         Path(scratch).replace(path)  # whole or not at all, also when two processes write it at once
+    except (TypeError, ValueError, struct.error) as error:
+        raise RunError(f"the server's vocabulary isn't one: {error}") from error
     finally:
         Path(scratch).unlink(missing_ok=True)
 
@@ -87,7 +92,7 @@ def _import_gguf() -> Any:
 def _import_llama() -> Any:
     try:
         import llama_cpp
-    except ImportError as error:
+    except (ImportError, RuntimeError, OSError) as error:  # RuntimeError: its library can't be loaded
         raise MissingPackage(_advice("llama-cpp-python")) from error
     return llama_cpp
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 
 from specollama.backends.base import Target
-from specollama.backends.facts import Model
+from specollama.backends.facts import Model, full_name
 from specollama.types import Continuation, Draft, Scored, Token, Verdict
 from specollama.wire import GenerateReply
 
@@ -101,4 +101,4 @@ class WatchedTarget:
 async def loaded(model: Model) -> bool:
     """Whether the server has the model in memory."""
     running = (await model.server.ps()).models
-    return any(entry.digest == model.digest or entry.name == model.name for entry in running)
+    return any(entry.digest == model.digest or full_name(entry.name) == full_name(model.name) for entry in running)

@@ -49,6 +49,7 @@ def chat(
     settings = options.pair_settings(options.configuration(config), pair, target, draft, flags)
     session = Session(system, [encoded(file) for file in image or []], think)
     show = output.as_text(origin=show_origin, stats=False)
+    options.read_any_bytes()
     with asyncio.Runner() as runner:
         talk = Pair(settings, os.environ)
         runner.run(talk.__aenter__())
@@ -84,13 +85,13 @@ class Session:
         if answer:
             self.messages.append(Message(role="assistant", content=answer))
         else:
-            self.messages.pop()
+            self.images = self.messages.pop().images or []
 
 
-def _loop(runner: asyncio.Runner, pair: Pair, session: Session, show: output.Show) -> None:
+def _loop(runner: asyncio.Runner, pair: Pair, session: Session, show: output.Display) -> None:
     while True:
         try:
-            line = input(">>> " if sys.stdin.isatty() else "").strip()
+            line = options.decoded(input(">>> " if sys.stdin.isatty() else "")).strip()
             if line == "/bye":
                 return
             if line.startswith("/"):
@@ -116,7 +117,7 @@ def _command(line: str, session: Session) -> None:
     print(said, file=sys.stderr)
 
 
-def _turn(runner: asyncio.Runner, pair: Pair, session: Session, show: output.Show, line: str) -> None:
+def _turn(runner: asyncio.Runner, pair: Pair, session: Session, show: output.Display, line: str) -> None:
     """One question and its answer; whatever ends it, what came is kept."""
     pieces: list[str] = []
     conversation = session.ask(line)
@@ -131,9 +132,11 @@ def _turn(runner: asyncio.Runner, pair: Pair, session: Session, show: output.Sho
     try:
         runner.run(_answer(pair, conversation, take))
     except KeyboardInterrupt:
-        print("\n(stopped)", file=sys.stderr)
+        show.end()
+        print("(stopped)", file=sys.stderr)
     except RunError as error:
-        print(f"\nerror: {error}", file=sys.stderr)
+        show.end()
+        print(f"error: {error}", file=sys.stderr)
     session.keep("".join(pieces))
 
 

@@ -151,10 +151,15 @@ def _piped() -> str:
     """The text piped in; "" for none, or white space alone."""
     if sys.stdin is None or sys.stdin.isatty():
         return ""
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="surrogateescape")
+    read_any_bytes()
     text = decoded(sys.stdin.read()).rstrip("\n")
     return text if text.strip() else ""
+
+
+def read_any_bytes() -> None:
+    """Bytes of standard input that are no text don't end the program; `decoded` makes the best of them."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
 
 
 def decoded(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Protocol
 from rich.console import Console
 
 from specollama.report import aligned, event_object, stats_lines
-from specollama.stats import Done, Event, Text
+from specollama.stats import Done, Event, Text, ToolCalls
 from specollama.types import Origin
 
 ORIGIN_STYLES = {
@@ -85,6 +85,8 @@ class _AsText:
             console = self._aside if event.thinking else self._answer
             style = "dim" if event.thinking else ORIGIN_STYLES[event.origin] if self._origin else ""
             self._write(console, event.text, style)
+        elif isinstance(event, ToolCalls):
+            self._write(self._answer, json.dumps(list(event.calls), ensure_ascii=False), "")
         elif self._open:
             self._later.append(str(event))
         else:

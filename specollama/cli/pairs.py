@@ -23,7 +23,7 @@ def pairs(
     ] = None,
     config: options.ConfigFile = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Load the models and time them, unless that was done before.")
+        bool, typer.Option("--measure", help="Load the models and time them anew, a minute at most for each pair.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
 ) -> None:

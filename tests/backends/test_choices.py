@@ -80,13 +80,13 @@ def same(target_vocabulary: LlamaVocabulary) -> Tokenizers:
 
 def test_at_temperature_0_the_rule_is_greedy_whatever_was_asked(same: Tokenizers) -> None:
     for asked in (Rule.AUTO, Rule.MATCH, Rule.REJECTION):
-        assert choose_rule(asked, SamplingOptions(temperature=0), model(), same) is Rule.GREEDY
+        assert choose_rule(asked, SamplingOptions(temperature=0), model(), model(), same) is Rule.GREEDY
 
 
 def test_above_it_is_rejection_where_that_is_exact(same: Tokenizers) -> None:
-    assert choose_rule(Rule.AUTO, SAMPLED, model(), same) is Rule.REJECTION
-    assert choose_rule(Rule.REJECTION, SAMPLED, model(), same) is Rule.REJECTION
-    assert choose_rule(Rule.MATCH, SAMPLED, model(), same) is Rule.MATCH
+    assert choose_rule(Rule.AUTO, SAMPLED, model(), model(), same) is Rule.REJECTION
+    assert choose_rule(Rule.REJECTION, SAMPLED, model(), model(), same) is Rule.REJECTION
+    assert choose_rule(Rule.MATCH, SAMPLED, model(), model(), same) is Rule.MATCH
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,9 @@ def test_where_rejection_is_not_exact_the_rule_is_match_or_a_refusal(
     same: Tokenizers, change: dict[str, Any], show: dict[str, Any], reason: str
 ) -> None:
     options = replace(SAMPLED, **change)
-    assert choose_rule(Rule.AUTO, options, model(**show), same) is Rule.MATCH
+    assert choose_rule(Rule.AUTO, options, model(**show), model(), same) is Rule.MATCH
     with pytest.raises(UnsupportedPair, match=f"can't be kept lossless here: {reason}.*use `match` or `auto`"):
-        choose_rule(Rule.REJECTION, options, model(**show), same)
+        choose_rule(Rule.REJECTION, options, model(**show), model(), same)
 
 
 def test_without_equal_and_known_tokenizers_the_rule_is_match_or_a_refusal(target_vocabulary: LlamaVocabulary) -> None:
@@ -114,9 +114,9 @@ def test_without_equal_and_known_tokenizers_the_rule_is_match_or_a_refusal(targe
         (Tokenizers(why_not_exact="gguf isn't installed"), "gguf isn't installed"),
         (Tokenizers(target_vocabulary, difference="token 139 differs"), "different tokenizers"),
     ):
-        assert choose_rule(Rule.AUTO, SAMPLED, model(), tokenizers) is Rule.MATCH
+        assert choose_rule(Rule.AUTO, SAMPLED, model(), model(), tokenizers) is Rule.MATCH
         with pytest.raises(UnsupportedPair, match=reason):
-            choose_rule(Rule.REJECTION, SAMPLED, model(), tokenizers)
+            choose_rule(Rule.REJECTION, SAMPLED, model(), model(), tokenizers)
 
 
 # Through a pair

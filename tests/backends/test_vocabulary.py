@@ -215,7 +215,7 @@ async def test_a_pair_asks_for_the_vocabulary_once_and_keeps_it_by_digest(
     assert sorted(verbose) == ["draft", "target"]
     async with Pair(pair_settings(), {}) as pair:
         digests = {model.digest for model in await pair.target_server.tags()}
-    folder = vocabularies.cached("x").parent
+        folder = vocabularies.cached(pair.target_server.url, "x").parent
     assert {path.stem for path in folder.iterdir()} == digests
     assert {path.suffix for path in folder.iterdir()} == {".gguf"}
 

@@ -192,9 +192,16 @@ def test_without_any_row_nothing_is_emitted_and_nothing_tested() -> None:
 
 def test_a_token_of_the_target_may_span_several_drafted_ones() -> None:
     rows = {0: Row(Token("ab")), 2: Row(Token("c")), 3: Row(Token("!"))}
-    verdict = judge(draft("a", "b", "c"), Scored(rows), Rule.MATCH, Uniforms())
+    verdict = judge(draft("a", "b", "c"), Scored(rows, own=True), Rule.MATCH, Uniforms())
     assert told(verdict) == [("ab", Origin.ACCEPTED), ("c", Origin.ACCEPTED), ("!", Origin.BONUS)]
     assert counts(verdict) == (3, 3, 3)
+
+
+def test_a_row_after_other_tokens_than_were_emitted_is_not_used() -> None:
+    rows = {0: Row(Token("ab")), 1: Row(Token("b")), 2: Row(Token("c")), 3: Row(Token("!"))}
+    verdict = judge(draft("a", "b", "c"), Scored(rows), Rule.MATCH, Uniforms())
+    assert told(verdict) == [("ab", Origin.ACCEPTED)]
+    assert counts(verdict) == (3, 2, 2)
 
 
 def test_a_token_of_the_target_may_end_inside_a_drafted_one() -> None:
@@ -205,7 +212,7 @@ def test_a_token_of_the_target_may_end_inside_a_drafted_one() -> None:
 
 def test_the_walk_goes_on_inside_a_drafted_token_where_a_row_was_asked_there() -> None:
     rows = {0: Row(Token("ab")), 2: Row(Token("c")), 3: Row(Token("!"))}
-    assert counts(judge(draft("abc"), Scored(rows), Rule.MATCH, Uniforms())) == (1, 1, 1)
+    assert counts(judge(draft("abc"), Scored(rows, own=True), Rule.MATCH, Uniforms())) == (1, 1, 1)
 
 
 def test_a_token_that_begins_like_the_draft_but_goes_on_otherwise_is_recovered() -> None:
@@ -274,7 +281,7 @@ def test_other_rules_leave_p_and_q_alone(rule: Rule) -> None:
 
 def test_inside_a_drafted_token_the_rule_is_match() -> None:
     rows = {0: Row(Token("a")), 1: Row(Token("b"), p={"x": 1.0}), 2: Row(Token("c"))}
-    verdict = judge(draft("ab", q=(None,)), Scored(rows), Rule.REJECTION, Uniforms())
+    verdict = judge(draft("ab", q=(None,)), Scored(rows, own=True), Rule.REJECTION, Uniforms())
     assert told(verdict) == [("a", Origin.ACCEPTED), ("b", Origin.ACCEPTED), ("c", Origin.BONUS)]
 
 

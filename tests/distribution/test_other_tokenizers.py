@@ -168,9 +168,9 @@ async def test_where_the_tokenizers_differ_is_told_and_the_rule_is_match(
         tokenizers = await pair.tokenizers(target, draft)
         assert not tokenizers.same
         assert tokenizers.difference == "token 2 is '' for the target and '\\x00' for the draft"
-        assert choose_rule(Rule.AUTO, warm, target, tokenizers) is Rule.MATCH
+        assert choose_rule(Rule.AUTO, warm, target, draft, tokenizers) is Rule.MATCH
         with pytest.raises(UnsupportedPair, match="different tokenizers"):
-            choose_rule(Rule.REJECTION, warm, target, tokenizers)
+            choose_rule(Rule.REJECTION, warm, target, draft, tokenizers)
         told = await answer(pair, PROMPTS[0], temperature=0.8)
         assert told.statuses == [ON]
         assert told.reply.text

@@ -197,7 +197,7 @@ async def test_a_stream_that_does_not_end_well_is_an_error_and_never_an_end(
         assert heard.text, "what was valid stands"
 
 
-@pytest.mark.parametrize("path", ["/api/version", "/api/show", "/api/tags", "/api/ps", "/api/chat"])
+@pytest.mark.parametrize("path", ["/api/version", "/api/show", "/api/tags", "/api/chat"])
 @pytest.mark.parametrize("hanging", [True, False])
 async def test_a_target_that_can_not_be_looked_at_is_an_error_before_any_text(
     misbehaving: Server, path: str, hanging: bool
