@@ -63,6 +63,7 @@ def stats_lines(stats: Stats) -> list[tuple[str, str]]:
         ("tokens", f"{stats.eval_count}"),
         ("rounds", f"{stats.rounds}" if rounds else ""),
         ("drafted", f"{stats.drafted}" if rounds else ""),
+        ("tested", f"{stats.tested}" if rounds else ""),
         ("accepted", f"{stats.accepted}" if rounds else ""),
         ("acceptance rate", percent(stats.acceptance_rate)),
         ("mean accepted length", number(stats.mean_accepted_length)),

@@ -18,7 +18,7 @@ from specollama.alignment import CountedCursor, Cursor, Cut, ExactCursor, Vocabu
 from specollama.backends.base import Drafter
 from specollama.backends.http import OllamaServer, in_order
 from specollama.backends.requests import Requests
-from specollama.errors import BrokenReply, EndpointError
+from specollama.errors import BrokenReply, EndpointError, Refused
 from specollama.sampling import certain, support
 from specollama.types import (
     Continuation,
@@ -148,7 +148,9 @@ class LanesTarget:
         """Asked once more where it failed: a busy server, or a kept connection that had gone."""
         try:
             return await self._generate(body, sent)
-        except EndpointError:
+        except EndpointError as error:
+            if isinstance(error, Refused) and error.status < 500:
+                raise  # asked again it would be refused again
             return await self._generate(body)
 
     async def _generate(self, body: dict[str, Any], sent: asyncio.Event | None = None) -> GenerateReply:

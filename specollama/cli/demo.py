@@ -93,6 +93,7 @@ def _table(comparison: Comparison) -> Table:
     table.add_row("tokens", str(ours.eval_count), str(theirs.eval_count))
     table.add_row("rounds", str(ours.rounds), "")
     table.add_row("drafted", str(ours.drafted), "")
+    table.add_row("tested", str(ours.tested), "")
     table.add_row("accepted", str(ours.accepted), "")
     table.add_row("acceptance rate", percent(ours.acceptance_rate), "")
     table.add_row("mean accepted length", number(ours.mean_accepted_length), "")

@@ -172,6 +172,8 @@ def _split(words: list[str], config: Config, *, target_given: bool, piped: bool)
         return None, "".join(words)
     if len(words) == 2 and not target_given:
         return words[0], words[1]
+    if target_given and len(words) == 2:
+        raise UsageError(f"a pair ({words[0]}) and --target exclude each other")
     if len(words) > 1:
         raise UsageError(f"too many arguments: {' '.join(words[2:]) or words[1]!r}; put the prompt in quotes")
     lone = words[0]

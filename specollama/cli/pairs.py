@@ -31,7 +31,7 @@ def pairs(
     known = options.configuration(config)
     chosen = names or list(known.table.pairs)
     if not chosen:
-        raise ConfigError("there are no pairs: no configuration file defines one")
+        raise ConfigError("there are no pairs: no configuration file defines one (the README shows how)")
     findings = asyncio.run(_survey_all(known, chosen, measure=measure))
     if json:
         print(json_module.dumps([finding.as_object() for finding in findings], ensure_ascii=False))

@@ -94,7 +94,7 @@ def _format(text: str | None) -> Any:
     try:
         return json_module.loads(text)
     except ValueError as error:
-        raise UsageError(f"--format takes json or a JSON schema: {error}") from error
+        raise UsageError(f"--format {text}: neither json nor a JSON schema ({error})") from error
 
 
 async def _answer(settings: PairSettings, conversation: Conversation, show: output.Display) -> None:

@@ -210,7 +210,7 @@ async def test_without_digests_nothing_is_kept() -> None:
         ({}, 100, None),
         ({"holes": True}, 100, "tokens come without log-probabilities"),
         ({"resident": False}, 100, "draft and target evict each other: the server's memory doesn't hold both"),
-        ({"rows": 0.4}, 100, "lanes don't pay here: 4 rows and their draft cost 4.5 target steps"),
+        ({"rows": 0.4}, 100, "the target's slots don't share passes: 4 rows and their draft cost 4.5 target steps"),
         ({"rows": 0.4, "slots": 1}, 100, "the target works on one request at a time: 4 rows and their draft cost 4.5"),
         ({"draft": 0.2}, 100, "lanes don't pay here: 4 rows and their draft cost 3.5 target steps"),
         ({}, 100_000, "8 lanes would read the prompt of 100000 tokens for 700.0 s first"),
