@@ -142,17 +142,12 @@ def why_not_lanes(probe: Probe, prompt_tokens: int, lanes: int) -> str | None:
     if not probe.resident:
         return "draft and target evict each other: the server's memory doesn't hold both"
     if probe.speedup(_HOPED_ACCEPTANCE) <= 1:
-        return f"{_cause(probe)}: {ROWS} rows and their draft cost {_steps(probe)}"
+        cause = "the target works on one request at a time" if probe.slots < 2 else "lanes don't pay here"
+        return f"{cause}: {ROWS} rows and their draft cost {_steps(probe)}"
     reading = probe.reading * prompt_tokens * (lanes - 1)
     if reading > _READING_SHARE * _HOPED_REPLY * probe.step:
         return f"{lanes} lanes would read the prompt of {prompt_tokens} tokens for {reading:.1f} s first"
     return None
-
-
-def _cause(probe: Probe) -> str:
-    if probe.slots < 2:
-        return "the target works on one request at a time"
-    return "lanes don't pay here" if probe.unified else "the target's slots don't share passes"
 
 
 def _steps(probe: Probe) -> str:

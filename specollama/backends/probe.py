@@ -87,7 +87,7 @@ async def measure(target: Requests, target_model: Model, draft: Requests, draft_
         rows=rows,
         equal_rows=equal_rows,
         draft=drafting,
-        slots=_slots(replies),
+        slots=slots_seen(replies),
         resident=await loaded(target_model) and await loaded(draft_model),
         holes=_holes(alone),
         row_tokens=2 if all(reply.done_reason == "length" and not reply.response for reply in replies) else 1,
@@ -128,11 +128,18 @@ def _holes(reply: GenerateReply) -> bool:
     return "".join(entry.token for entry in reply.logprobs or ()) != reply.response
 
 
-def _slots(replies: Sequence[GenerateReply]) -> int:
-    """How many of the requests didn't wait for another: waiting is what the durations leave out."""
-    works = [(reply.prompt_eval_duration or 0) + (reply.eval_duration or 0) for reply in replies]
+def slots_seen(replies: Sequence[GenerateReply]) -> int:
+    """How many of the requests, sent together, were seen to be worked on at once.
+
+    Each worked at the end of its time; what came before was waiting, which the durations leave out.
+    """
     spans = [(reply.total_duration or 0) - (reply.load_duration or 0) for reply in replies]
-    return sum(span - work < max(works) / 2 for span, work in zip(spans, works, strict=True))
+    works = [(reply.prompt_eval_duration or 0) + (reply.eval_duration or 0) for reply in replies]
+    starts = [max(0, span - work) for span, work in zip(spans, works, strict=True)]
+    middles = [start + work / 2 for start, work in zip(starts, works, strict=True)]
+    return max(
+        sum(start <= middle <= start + work for start, work in zip(starts, works, strict=True)) for middle in middles
+    )
 
 
 class _Kept(BaseModel):

@@ -18,12 +18,12 @@ from scripted_ollama import Call, ScriptedOllama
 
 from specollama.backends.facts import Model, first_difference
 from specollama.backends.http import OllamaServer
-from specollama.backends.probe import ROWS, Probe, cache_file, keep, recall
+from specollama.backends.probe import ROWS, Probe, cache_file, keep, recall, slots_seen
 from specollama.backends.requests import Requests
 from specollama.checks import why_not_lanes
 from specollama.survey import PairFinding, survey
 from specollama.types import Route, SamplingOptions
-from specollama.wire import ShowReply
+from specollama.wire import GenerateReply, ShowReply
 
 Server = Callable[..., Misbehaving]
 NOWHERE = "http://127.0.0.1:9"
@@ -210,7 +210,7 @@ async def test_without_digests_nothing_is_kept() -> None:
         ({}, 100, None),
         ({"holes": True}, 100, "tokens come without log-probabilities"),
         ({"resident": False}, 100, "draft and target evict each other: the server's memory doesn't hold both"),
-        ({"rows": 0.4}, 100, "the target's slots don't share passes: 4 rows and their draft cost 4.5 target steps"),
+        ({"rows": 0.4}, 100, "lanes don't pay here: 4 rows and their draft cost 4.5 target steps"),
         ({"rows": 0.4, "slots": 1}, 100, "the target works on one request at a time: 4 rows and their draft cost 4.5"),
         ({"draft": 0.2}, 100, "lanes don't pay here: 4 rows and their draft cost 3.5 target steps"),
         ({}, 100_000, "8 lanes would read the prompt of 100000 tokens for 700.0 s first"),
@@ -267,3 +267,23 @@ def test_pairs_that_are_not_there_are_a_mistake(tmp_path: Path, config: str, arg
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+def timed(*spans_and_works: tuple[int, int]) -> list[GenerateReply]:
+    return [
+        GenerateReply(done=True, total_duration=span, prompt_eval_duration=work, eval_duration=0)
+        for span, work in spans_and_works
+    ]
+
+
+@pytest.mark.parametrize(
+    ("replies", "slots"),
+    [
+        (timed((10, 10), (20, 10), (30, 10), (40, 10)), 1),  # one after another
+        (timed((10, 10), (10, 10), (10, 10), (10, 10)), 4),  # all at once
+        (timed((7, 7), (20, 13), (20, 13), (20, 13)), 3),  # the first alone, since the engine was idle
+        (timed((10, 10), (10, 10), (20, 10), (20, 10)), 2),
+    ],
+)
+def test_slots_are_the_requests_whose_work_overlaps(replies: list[GenerateReply], slots: int) -> None:
+    assert slots_seen(replies) == slots
