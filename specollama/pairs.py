@@ -14,7 +14,6 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, Self
 
-from specollama.acceptance import position_seed
 from specollama.backends import vocabulary as vocabularies
 from specollama.backends.facts import Model, describe, passed_on
 from specollama.backends.http import OllamaServer
@@ -103,7 +102,7 @@ class Pair:
                         break
                     yield event
             # The draw that was begun, not another: one that takes whatever comes would be biased.
-            options = {**options, "seed": position_seed(plan.seed, 0)}
+            options = {**options, "seed": plan.first_seed}
         if reason is not None:
             async with aclosing(self._plain(conversation, options, reason)) as events:
                 async for event in events:

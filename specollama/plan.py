@@ -6,6 +6,7 @@ import secrets
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 
+from specollama.acceptance import position_seed
 from specollama.alignment import CountedCursor, ExactCursor
 from specollama.backends.base import Drafter, Target
 from specollama.backends.facts import Model
@@ -44,6 +45,11 @@ class Plan:
     probe: Probe | None = None  # None: the route was forced, and nothing measured
 
     @property
+    def first_seed(self) -> int:
+        """The seed that the reply's first token is drawn with."""
+        return self.seed if self.route is Route.GREEDY else position_seed(self.seed, 0)
+
+    @property
     def prompt_tokens(self) -> int:
         """Exact with the target's tokenizer; else an estimate."""
         exact = self.tokenizers.target
@@ -69,7 +75,7 @@ async def verifier(plan: Plan, watch: Watch, stack: AsyncExitStack) -> Target:
     options = plan.target_requests.options
     if plan.route is Route.GREEDY:
         limit = options.num_predict if options.num_predict > 0 else None
-        target = ContinuationTarget(plan.target.server, plan.target_requests, plan.prompt, limit)
+        target = ContinuationTarget(plan.target.server, plan.target_requests, plan.prompt, limit=limit, seed=plan.seed)
         return await stack.enter_async_context(aclosing(target))
     exact = plan.tokenizers.target
     lanes = LanesTarget(

@@ -222,8 +222,10 @@ class ContinuationTarget:
     log-probabilities.
     """
 
-    def __init__(self, server: OllamaServer, requests: Requests, prompt: str, limit: int | None) -> None:
-        body = requests.raw(prompt, num_predict=limit, seed=requests.options.seed)
+    def __init__(
+        self, server: OllamaServer, requests: Requests, prompt: str, *, limit: int | None, seed: int | None
+    ) -> None:
+        body = requests.raw(prompt, num_predict=limit, seed=seed)
         self._server = server
         self._chunks = server.stream_generate(body)
         self._shown = 0  # tokens

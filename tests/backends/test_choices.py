@@ -11,12 +11,15 @@ from serving import Recorder
 from test_facts import model
 from test_requests import ask, reply
 
+from specollama.backends.facts import full_name
+from specollama.backends.requests import Requests
 from specollama.backends.vocabulary import LlamaVocabulary
-from specollama.checks import Conversation, Tokenizers, choose_rule, why_plain
+from specollama.checks import Conversation, Tokenizers, choose_rule, compared, why_plain
 from specollama.config import ModelRef, PairSettings
-from specollama.errors import ModelMissing, Unreachable, UnsupportedPair
+from specollama.errors import ModelMissing, RunError, Unreachable, UnsupportedPair
 from specollama.hosts import Endpoint
 from specollama.pairs import Pair
+from specollama.plan import begins_twice
 from specollama.stats import Status
 from specollama.types import Route, Rule, SamplingOptions
 from specollama.wire import Message, ModelDetails
@@ -162,3 +165,51 @@ async def test_a_missing_target_is_told_with_near_names(pair_settings: Pairs) ->
     wrong = ModelRef("targte", settings.target.endpoint)
     with pytest.raises(ModelMissing, match=r"has no model 'targte' \(there: target:latest.*`ollama pull targte`"):
         await statuses(elsewhere(settings, target=wrong))
+
+
+def test_a_draft_whose_sampler_is_not_known_is_judged_by_match(same: Tokenizers) -> None:
+    for old in (model(version="0.29.0"), model(model_info={"general.sampling.top_k": 3})):
+        assert choose_rule(Rule.AUTO, SAMPLED, model(), old, same) is Rule.MATCH
+        with pytest.raises(UnsupportedPair, match="the draft's sampler"):
+            choose_rule(Rule.REJECTION, SAMPLED, model(), old, same)
+
+
+def test_a_draft_without_a_vocabulary_leaves_the_target_its_own(target_vocabulary: LlamaVocabulary) -> None:
+    known = compared(target_vocabulary, RunError("the server doesn't give the model's vocabulary"))
+    assert known.target is target_vocabulary
+    assert not known.same
+    assert "the server doesn't give" in known.difference
+
+
+def test_a_target_without_a_vocabulary_says_why() -> None:
+    assert compared(RunError("gguf isn't installed"), RunError("x")).why_not_exact == "gguf isn't installed"
+
+
+@pytest.mark.parametrize("marker", ["<s>", "<bos>", "<|begin_of_text|>", "<｜begin▁of▁sentence｜>"])
+def test_a_begin_marker_that_the_server_may_add_once_more_is_noticed(marker: str) -> None:
+    assert begins_twice(marker + "hi", model())
+    assert begins_twice(marker + "hi", model(model_info={"tokenizer.ggml.add_bos_token": True}))
+    assert not begins_twice(marker + "hi", model(model_info={"tokenizer.ggml.add_bos_token": False}))
+    assert not begins_twice("hi" + marker, model())
+
+
+@pytest.mark.parametrize("name", ["Qwen2.5:0.5B", "library/qwen2.5:0.5b", "registry.ollama.ai/library/qwen2.5:0.5b"])
+def test_a_model_has_one_name_in_full(name: str) -> None:
+    assert full_name(name) == "qwen2.5:0.5b"
+    assert full_name("library/target") == "target:latest"
+
+
+@pytest.mark.parametrize("zero", [0, 0.0, "0", "0s", "0m", "0.0h"])
+def test_a_keep_alive_of_zero_unloads_after_the_reply_not_after_each_row(zero: float | str) -> None:
+    requests = Requests("m", SAMPLED, keep_alive=zero)
+    assert "keep_alive" not in requests.raw("p", num_predict=1, seed=1)
+    assert "keep_alive" not in requests.load_only()
+    assert requests.unloads
+    assert requests.unload() == {"model": "m", "prompt": "", "keep_alive": 0}
+
+
+@pytest.mark.parametrize("kept", ["30m", "1h30m", -1, 10, 0.5, "10s", "0.5h"])
+def test_any_other_keep_alive_goes_with_each_request(kept: float | str) -> None:
+    requests = Requests("m", SAMPLED, keep_alive=kept)
+    assert not requests.unloads
+    assert requests.raw("p", num_predict=1, seed=1)["keep_alive"] == kept

@@ -346,7 +346,7 @@ async def test_cancelling_a_reply_disconnects_every_request_under_way(
 
 async def test_a_closed_continuation_closes_its_stream(server: OllamaServer, recorder: Recorder) -> None:
     requests = Requests("target", SamplingOptions(temperature=0))
-    target = ContinuationTarget(server, requests, "One, two, three, four,", None)
+    target = ContinuationTarget(server, requests, "One, two, three, four,", limit=None, seed=None)
     await target.score(Draft())
     await target.aclose()
     await recorder.quiet()

@@ -27,3 +27,8 @@ def test_an_error_of_a_server_says_which(kind: type[EndpointError]) -> None:
 def test_a_refusal_carries_its_status() -> None:
     error = Refused("no such model", url="http://tower:11434", status=404)
     assert (error.status, error.url, str(error)) == (404, "http://tower:11434", "no such model")
+
+
+def test_what_a_server_says_steers_no_terminal() -> None:
+    error = Refused("no\x1b]0;owned\x07\nmore", url="http://x", status=500)
+    assert str(error) == "no\\x1b]0;owned\\x07\\nmore"

@@ -408,6 +408,17 @@ async def test_C34_thinking_taken_out_of_raw_replies_leaves_the_model_to_its_cha
 
 
 @pytest.mark.parametrize("route", [Route.LANES, Route.GREEDY])
+async def test_a_start_that_came_to_nothing_is_the_same_draw_in_the_chat(misbehaving: Server, route: Route) -> None:
+    server = misbehaving(Changed(thought, targets))
+    await hear(settings(server.url, route=route, options={"temperature": 0.8}))
+    raw = [call for call in server.calls if targets(call) and "prompt" in call.body]
+    first = min(raw, key=lambda call: len(call.body["prompt"]))
+    chat = server.calls[-1]
+    assert chat.path == "/api/chat"
+    assert chat.body["options"]["seed"] == first.options["seed"]
+
+
+@pytest.mark.parametrize("route", [Route.LANES, Route.GREEDY])
 async def test_C34_thinking_that_is_taken_out_in_mid_reply_is_never_left_out_in_silence(
     misbehaving: Server, song_text: str, route: Route
 ) -> None:
