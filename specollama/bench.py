@@ -14,6 +14,10 @@ from specollama.report import stats_object
 from specollama.stats import Done, Event, Stats, Text
 from specollama.types import DoneReason, Route
 
+NEAR_TIE = 0.02
+"""The gap below which another batch may choose otherwise: for full-precision targets. Quantised ones move more, up to
+0.4 for a 4-bit one."""
+
 
 @dataclass(slots=True)
 class Reply:
@@ -53,17 +57,49 @@ class Comparison:
         pairs = enumerate(zip_longest(self.speculative.text, self.plain.text))
         return next((offset for offset, (ours, theirs) in pairs if ours != theirs), None)
 
+    @property
+    def gap(self) -> float | None:
+        """How much more probable the best token was than the second (log-probabilities) where the texts part.
+
+        None when they are identical, or the target's row isn't known there. Engines aren't bit-stable: a gap of some
+        hundredths is a near-tie, which may fall either way in another batch.
+        """
+        offset, end = self.first_difference, 0
+        if offset is None:
+            return None
+        for piece in self.speculative.pieces:
+            end += len(piece.text)
+            if end > offset:
+                return _gap(piece)
+        return None
+
+    @property
+    def difference(self) -> str:
+        """Where the texts part, in words; "" when they are identical."""
+        if self.identical:
+            return ""
+        where = f"they part after {self.first_difference} characters"
+        if self.gap is None:
+            return where
+        return f"{where}: {'a near-tie' if self.gap < NEAR_TIE else 'no near-tie'}, gap {self.gap:.4f}"
+
     def as_object(self) -> dict[str, Any]:
         """The speculative reply's counters, and the comparison, as one JSON object."""
         plain = self.plain.stats.tokens_per_second
         return {
             "identical": self.identical,
             "first_difference": self.first_difference,
+            "gap": None if self.gap is None else round(self.gap, 4),
             "factor": None if self.factor is None else round(self.factor, 3),
             **stats_object(self.speculative.stats),
             "plain_tokens_per_second": None if plain is None else round(plain, 4),
             "plain_total_duration": self.plain.stats.total_duration,
         }
+
+
+def _gap(piece: Text) -> float | None:
+    best = [token.logprob for token in piece.top[:2] if token.logprob is not None]
+    return best[0] - best[1] if len(best) == 2 else None
 
 
 async def collect(events: AsyncIterator[Event], show: Callable[[Event], None] = lambda event: None) -> Reply:

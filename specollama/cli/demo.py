@@ -108,6 +108,6 @@ def _factor_in_words(comparison: Comparison) -> str:
     if comparison.factor is None:
         return "no factor: one of the replies is empty"
     if not comparison.identical:
-        return f"{comparison.factor:.2f}x, but the texts part after {comparison.first_difference} characters"
+        return f"{comparison.factor:.2f}x, but of the texts: {comparison.difference}"
     why = "route lanes was forced: on a CPU passes over many rows are dear, and `auto` would run plain"
     return f"{comparison.factor:.2f}x the speed of plain; {why}"
