@@ -48,23 +48,81 @@ class Conversation:
     tools: Sequence[Mapping[str, Any]] = ()
     think: bool | str | None = None
 
+    @property
+    def has_images(self) -> bool:
+        return any(message.images for message in self.messages)
 
-def why_plain(settings: PairSettings, target: Model, conversation: Conversation) -> str | None:
+    def body(self) -> dict[str, Any]:
+        """The fields of a request to /api/chat that are its own."""
+        return {
+            "messages": [message.body() for message in self.messages],
+            **({} if self.format in (None, "") else {"format": self.format}),
+            **({"tools": list(self.tools)} if self.tools else {}),
+            **({} if self.think is None else {"think": self.think}),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A prompt that is to be written on, as /api/generate takes it; the fields are its own, as are their meanings.
+
+    `raw`: the prompt goes to the model as it is, without a template.
+    """
+
+    prompt: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    format: Any = None
+    think: bool | str | None = None
+    suffix: str = ""
+    system: str = ""
+    template: str = ""
+    context: Sequence[int] = ()
+    raw: bool = False
+    images: Sequence[str] = ()
+
+    @property
+    def has_images(self) -> bool:
+        return bool(self.images)
+
+    def body(self) -> dict[str, Any]:
+        """The fields of a request to /api/generate that are its own."""
+        texts = {"suffix": self.suffix, "system": self.system, "template": self.template}
+        return {
+            "prompt": self.prompt,
+            **{name: text for name, text in texts.items() if text},
+            **({} if self.format in (None, "") else {"format": self.format}),
+            **({} if self.think is None else {"think": self.think}),
+            **({"context": list(self.context)} if self.context else {}),
+            **({"raw": True} if self.raw else {}),
+            **({"images": list(self.images)} if self.images else {}),
+        }
+
+
+Ask = Conversation | Completion
+
+
+def why_plain(settings: PairSettings, target: Model, ask: Ask) -> str | None:
     """Why the reply can't be, or is not to be, speculated; None when it can."""
     if settings.route is Route.PLAIN:
         return "route plain was asked for"
     if settings.lookahead == 0:
         return "lookahead is 0"
-    return _request_obstacle(conversation) or _model_obstacle(target)
+    return _request_obstacle(ask) or _raw_obstacle(ask, target) or _model_obstacle(target)
 
 
-def _request_obstacle(conversation: Conversation) -> str | None:
-    """What only the target's own chat endpoint can do."""
-    if conversation.tools:
+def _request_obstacle(ask: Ask) -> str | None:
+    """What only the target's own endpoint can do."""
+    if isinstance(ask, Conversation) and ask.tools:
         return "tools"
-    if conversation.format not in (None, ""):
+    if ask.format not in (None, ""):
         return "format"
-    return "images" if any(message.images for message in conversation.messages) else None
+    return "images" if ask.has_images else None
+
+
+def _raw_obstacle(ask: Ask, target: Model) -> str | None:
+    """A raw prompt of a thinking model: whether its thinking is split off depends on the server's version."""
+    raw = isinstance(ask, Completion) and ask.raw
+    return f"a raw prompt for {target.name}, which is a thinking model" if raw and target.thinks else None
 
 
 def _model_obstacle(target: Model) -> str | None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, suppress
-from dataclasses import replace
+from copy import copy
+from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from specollama.backends import vocabulary as vocabularies
 from specollama.backends.facts import Model, describe, passed_on
@@ -22,6 +23,8 @@ from specollama.backends.requests import Requests
 from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.backends.watch import Watch
 from specollama.checks import (
+    Ask,
+    Completion,
     Conversation,
     Tokenizers,
     choose_rule,
@@ -30,22 +33,33 @@ from specollama.checks import (
     why_not_split,
     why_plain,
 )
-from specollama.config import PairSettings
+from specollama.config import Overrides, PairSettings
 from specollama.engine.rounds import Speculation
 from specollama.errors import EndpointError, ModelMissing, Refused, RunError
+from specollama.events import pieces, thinking_apart, unless_nothing_came
 from specollama.hosts import Endpoint
+from specollama.lanes import SharedLookahead
 from specollama.lookahead import AdaptiveLookahead, FixedLookahead, Lookahead, Patience
 from specollama.plan import Plan, begins_twice, detail, drafter, verifier, without_begin_marker
 from specollama.sampling import effective
 from specollama.stats import Done, Event, Stats, Status, Text, ToolCalls
-from specollama.thinking import OPENING, ThinkingSplitter
 from specollama.types import DoneReason, Origin, Route, SamplingOptions
 
-__all__ = ["Conversation", "Pair", "probe_pair"]
+__all__ = ["Ask", "Completion", "Conversation", "Pair", "Plan", "probe_pair"]
 
 DEFAULT_LANES = 8  # concurrent rows, where the configuration doesn't say how many the target works on at once
 PROBE_LIMIT = 2.0  # seconds
 PATIENT_PROBE_LIMIT = 60.0  # seconds
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was learnt of a pair's models, once for all its replies."""
+
+    models: tuple[Model, Model | str] | None = None
+    tokenizers: Tokenizers | None = None
+    comparing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Pair:
@@ -60,9 +74,7 @@ class Pair:
         self._stack = AsyncExitStack()
         self.target_server = _server(settings.target.endpoint, environ)
         self.draft_server = _server(settings.draft.endpoint, environ) if settings.draft else None
-        self._known: tuple[Model, Model | str] | None = None
-        self._tokenizers: Tokenizers | None = None
-        self._comparing = asyncio.Lock()
+        self._known = _Known()
 
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self.target_server)
@@ -73,14 +85,23 @@ class Pair:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._tokenizers and self._tokenizers.target:
-            self._tokenizers.target.close()
+        if self._known.tokenizers and self._known.tokenizers.target:
+            self._known.tokenizers.target.close()
         await self._stack.aclose()
 
-    async def reply(self, conversation: Conversation) -> AsyncGenerator[Event, None]:
+    def tuned(self, **flags: Unpack[Overrides]) -> Pair:
+        """The same pair with other settings for one reply; servers and what is known of them are shared.
+
+        Raises UsageError naming the setting.
+        """
+        pair = copy(self)
+        pair.settings = self.settings.override(**flags)
+        return pair
+
+    async def reply(self, ask: Ask) -> AsyncGenerator[Event, None]:
         """The events of one reply: a Status, Text as it comes, Done. Close it to stop; nothing runs on then."""
         began, first = perf_counter_ns(), 0
-        async with aclosing(self._events(conversation)) as events:
+        async with aclosing(self._events(ask)) as events:
             async for event in events:
                 if isinstance(event, Text):
                     first = first or perf_counter_ns() - began
@@ -89,14 +110,13 @@ class Pair:
                     event.stats.total_duration = perf_counter_ns() - began
                 yield event
 
-    async def _events(self, conversation: Conversation) -> AsyncGenerator[Event, None]:
-        target, _ = await self.models()
-        options = {**self.settings.options, **conversation.options}
-        plan = await self._prepare(conversation, options, effective(options, target.parameters, target.defaults))
+    async def _events(self, ask: Ask) -> AsyncGenerator[Event, None]:
+        plan = await self.plan(ask)
+        options = {**self.settings.options, **ask.options}
         reason = plan if isinstance(plan, str) else None
         if isinstance(plan, Plan):
-            async with aclosing(self._speculated(plan)) as events:
-                async for event in _unless_nothing_came(events):
+            async with aclosing(self.speculated(plan)) as events:
+                async for event in events:
                     if isinstance(event, str):
                         reason = event
                         break
@@ -104,20 +124,36 @@ class Pair:
             # The draw that was begun, not another: one that takes whatever comes would be biased.
             options = {**options, "seed": plan.first_seed}
         if reason is not None:
-            async with aclosing(self._plain(conversation, options, reason)) as events:
-                async for event in events:
-                    yield event
+            async with aclosing(self._plain(ask, options, reason)) as plain_events:
+                async for plain_event in plain_events:
+                    yield plain_event
+
+    async def plan(self, ask: Ask) -> Plan | str:
+        """How the request is going to be speculated, or why it isn't."""
+        target, _ = await self.models()
+        options = {**self.settings.options, **ask.options}
+        return await self._prepare(ask, options, effective(options, target.parameters, target.defaults))
+
+    async def speculated(self, plan: Plan, lanes: Callable[[], int] | None = None) -> AsyncGenerator[Event | str, None]:
+        """The events of a planned reply; a reason in place of them all when it came to nothing before any text.
+
+        The target has to be asked with the seed `plan.first_seed` then: a fresh one that takes whatever comes would
+        be biased. `lanes`: how many the reply may use at the moment, where it isn't alone.
+        """
+        async with aclosing(self._speculated(plan, lanes)) as events:
+            async for event in unless_nothing_came(events):
+                yield event
 
     async def models(self) -> tuple[Model, Model | str]:
         """What is known of the target, and of the draft model or why it can't be asked."""
-        if self._known is None:
+        if self._known.models is None:
             target, draft = await asyncio.gather(
                 describe(self.target_server, self.settings.target.model), self._describe_draft()
             )
             if isinstance(draft, str):
                 return target, draft  # asked again the next time: it may be there by then
-            self._known = target, draft
-        return self._known
+            self._known.models = target, draft
+        return self._known.models
 
     async def _describe_draft(self) -> Model | str:
         unused = self.settings.route is Route.PLAIN or self.settings.lookahead == 0
@@ -130,12 +166,10 @@ class Pair:
         except EndpointError as error:
             return f"the draft's server: {error}"
 
-    async def _prepare(
-        self, conversation: Conversation, options: Mapping[str, Any], sampling: SamplingOptions
-    ) -> Plan | str:
+    async def _prepare(self, ask: Ask, options: Mapping[str, Any], sampling: SamplingOptions) -> Plan | str:
         """How the reply is going to be speculated, or why it isn't."""
         target, draft = await self.models()
-        if reason := why_plain(self.settings, target, conversation):
+        if reason := why_plain(self.settings, target, ask):
             return reason
         if isinstance(draft, str):
             return draft
@@ -145,21 +179,23 @@ class Pair:
         passed, keep_alive = passed_on(options), self.settings.keep_alive
         requests = Requests(target.name, sampling, passed, keep_alive)
         try:
-            body = self._chat_body(conversation, passed) | {"truncate": False}
-            prompt = await target.server.render(body | requests.kept)
+            prompt = await self._rendered(ask, passed, requests, target)
         except Refused as error:
-            return str(error)  # the chat itself may not be refused
+            return str(error)  # the request itself may not be refused
         if prompt is None:
             return "the target's server doesn't tell what prompt it makes of a chat"
         if tokenizers.target is None and begins_twice(prompt, target):
             return (
                 f"the begin marker may come twice, which can't be told without a vocabulary: {tokenizers.why_not_exact}"
             )
+        stripped = without_begin_marker(prompt, tokenizers.target)
+        if isinstance(ask, Completion) and ask.raw and stripped != prompt:
+            return "the raw prompt has a begin marker of its own, beside the server's"
         plan = Plan(
             route=self.settings.route,
             rule=choose_rule(self.settings.rule, sampling, target, draft, tokenizers),
             seed=secrets.randbits(31) if sampling.seed is None else sampling.seed,
-            prompt=without_begin_marker(prompt, tokenizers.target),
+            prompt=stripped,
             target=target,
             draft=draft,
             target_requests=requests,
@@ -170,53 +206,58 @@ class Pair:
         )
         return await self._routed(plan)
 
+    async def _rendered(self, ask: Ask, passed: Mapping[str, Any], requests: Requests, target: Model) -> str | None:
+        """The prompt that the target is given; None when its server doesn't tell."""
+        if isinstance(ask, Completion) and ask.raw:
+            return ask.prompt
+        return await target.server.render(self._body(ask, passed) | {"truncate": False} | requests.kept)
+
     async def _routed(self, plan: Plan) -> Plan | str:
         """The plan with its route decided, or why it is better not followed."""
         if plan.full:
             return f"the prompt of {plan.prompt_tokens} tokens fills the context of {plan.context_length}"
         if plan.route is not Route.AUTO:
             return plan
-        probe = await probe_pair(plan.target_requests, plan.target, plan.draft_requests, plan.draft)
+        if self._known.measuring.locked():
+            return "the pair is being measured"  # by another reply; both at once would measure each other
+        async with self._known.measuring:
+            probe = await probe_pair(plan.target_requests, plan.target, plan.draft_requests, plan.draft)
         if isinstance(probe, str):
             return probe
         obstacle = why_not_lanes(probe, plan.prompt_tokens, plan.lanes)
         return obstacle or replace(plan, route=Route.LANES, probe=probe)
 
-    def _chat_body(self, conversation: Conversation, options: Mapping[str, Any]) -> dict[str, Any]:
+    def _body(self, ask: Ask, options: Mapping[str, Any]) -> dict[str, Any]:
         keep_alive = self.settings.keep_alive
-        return {
-            "model": self.settings.target.model,
-            "messages": [message.body() for message in conversation.messages],
-            "options": dict(options),
-            **({} if keep_alive is None else {"keep_alive": keep_alive}),
-            **({} if conversation.format in (None, "") else {"format": conversation.format}),
-            **({"tools": list(conversation.tools)} if conversation.tools else {}),
-            **({} if conversation.think is None else {"think": conversation.think}),
-        }
+        kept = {} if keep_alive is None else {"keep_alive": keep_alive}
+        return {"model": self.settings.target.model, **ask.body(), "options": dict(options), **kept}
 
-    async def _plain(
-        self, conversation: Conversation, options: Mapping[str, Any], reason: str
-    ) -> AsyncGenerator[Event, None]:
-        """The target's own answer through its own chat endpoint, as it comes."""
-        stats, keep_alive = Stats(route=Route.PLAIN, reason=reason), self.settings.keep_alive
-        body = self._chat_body(conversation, options) | ({} if keep_alive is None else {"keep_alive": keep_alive})
+    async def _plain(self, ask: Ask, options: Mapping[str, Any], reason: str) -> AsyncGenerator[Event, None]:
+        """The target's own answer through its own endpoint, as it comes."""
+        stats, body = Stats(route=Route.PLAIN, reason=reason), self._body(ask, options)
         yield Status(on=False, detail=reason)
-        async with aclosing(self.target_server.stream_chat(body)) as chunks:
+        server = self.target_server
+        stream = server.stream_chat(body) if isinstance(ask, Conversation) else server.stream_generate(body)
+        async with aclosing(stream) as chunks:
             async for chunk in chunks:
-                if chunk.message.thinking:
-                    yield Text(chunk.message.thinking, Origin.PLAIN, thinking=True)
-                if chunk.message.content:
+                content, thinking, calls = pieces(chunk)
+                if thinking:
+                    yield Text(thinking, Origin.PLAIN, thinking=True)
+                if content:
                     stats.plain += 1
-                    yield Text(chunk.message.content, Origin.PLAIN)
-                if chunk.message.tool_calls:
-                    yield ToolCalls(tuple(chunk.message.tool_calls))
+                    yield Text(content, Origin.PLAIN)
+                if calls:
+                    yield ToolCalls(tuple(calls))
                 if chunk.done:
                     stats.prompt_eval_count = chunk.prompt_eval_count or 0
                     stats.eval_count = chunk.eval_count or stats.plain
                     yield Done(DoneReason.LENGTH if chunk.done_reason == "length" else DoneReason.STOP, stats)
 
-    async def _speculated(self, plan: Plan) -> AsyncGenerator[Event, None]:
-        lookahead, stats = self._lookahead(plan), Stats(route=plan.route, prompt_eval_count=plan.prompt_tokens)
+    async def _speculated(self, plan: Plan, lanes: Callable[[], int] | None) -> AsyncGenerator[Event, None]:
+        lookahead = self._lookahead(plan)
+        if lanes is not None:
+            lookahead = SharedLookahead(lookahead, lanes)
+        stats = Stats(route=plan.route, prompt_eval_count=plan.prompt_tokens)
         yield Status(on=True, detail=detail(plan, lookahead))
         watch = Watch(plan.target, plan.draft, plan.lanes, plan.probe.step if plan.probe else None)
         async with AsyncExitStack() as stack:
@@ -231,7 +272,7 @@ class Pair:
                 patience=self._patience(plan),
             )
             events = await stack.enter_async_context(aclosing(speculation.events()))
-            async for event in _thinking_apart(events, plan):
+            async for event in thinking_apart(events, plan):
                 yield event
         await _unload(plan)
 
@@ -252,16 +293,16 @@ class Pair:
 
     async def tokenizers(self, target: Model, draft: Model) -> Tokenizers:
         """Once for a pair: the target's tokenizer, and whether the draft model's is the same."""
-        async with self._comparing:
-            if self._tokenizers is None:
+        async with self._known.comparing:
+            if self._known.tokenizers is None:
                 ours, theirs = await asyncio.gather(_vocabulary(target), _vocabulary(draft))
                 known = compared(ours, theirs)
                 if isinstance(theirs, LlamaVocabulary):
                     theirs.close()
                 if any(isinstance(side, EndpointError) for side in (ours, theirs)):
                     return known  # asked again the next time
-                self._tokenizers = known
-            return self._tokenizers
+                self._known.tokenizers = known
+            return self._known.tokenizers
 
 
 async def probe_pair(
@@ -297,50 +338,6 @@ async def _unload(plan: Plan) -> None:
         if requests.unloads:
             with suppress(EndpointError):
                 await model.server.generate(requests.unload())
-
-
-async def _unless_nothing_came(events: AsyncIterator[Event]) -> AsyncGenerator[Event | str, None]:
-    """The events of a speculated reply; a reason instead, when it came to nothing before any text.
-
-    The target's own chat endpoint then answers better than the rest of a raw stream would: it knows its model's
-    markers. So does it when the target refuses a raw request (status 400) but may not refuse the chat.
-    """
-    shown, first = False, None
-    try:
-        async for event in events:
-            if isinstance(event, Status) and first is None:
-                first = event  # kept back until there is text, so that no status is taken back
-            elif isinstance(event, Status) and not shown:
-                yield event.detail
-                return
-            else:
-                if first is not None and not shown:
-                    yield first
-                shown = True
-                yield event
-    except Refused as error:
-        if shown or error.status != 400:
-            raise
-        yield str(error)
-
-
-async def _thinking_apart(events: AsyncIterator[Event], plan: Plan) -> AsyncGenerator[Event, None]:
-    """The events with a thinking model's thinking marked as such."""
-    if not plan.target.thinks:
-        async for event in events:
-            yield event
-        return
-    splitter, last = ThinkingSplitter(plan.prompt.rstrip().endswith(OPENING)), Text("", Origin.PLAIN)
-    async for event in events:
-        if isinstance(event, Text):
-            last = event
-            for text, thinking in splitter.feed(event.text):
-                yield replace(event, text=text, thinking=thinking)
-        else:
-            if isinstance(event, Done):
-                for text, thinking in splitter.end():
-                    yield replace(last, text=text, thinking=thinking)
-            yield event
 
 
 def _server(endpoint: Endpoint, environ: Mapping[str, str]) -> OllamaServer:

@@ -97,9 +97,17 @@ class OllamaServer:
         return self._stream("/api/chat", body | {"stream": True}, ChatReply)
 
     async def render(self, body: dict[str, Any]) -> str | None:
-        """The prompt that the server's own template makes of a chat; None when it can't tell (before 0.11.5)."""
+        """The prompt that the server's own template makes of a request; None when it can't tell (before 0.11.5).
+
+        With `messages` it is one to /api/chat, else one to /api/generate.
+        """
         request = body | {"stream": False, "_debug_render_only": True}
-        reply = await self._post("/api/chat", request, ChatReply)
+        chat = "messages" in body
+        reply: Reply = (
+            await self._post("/api/chat", request, ChatReply)
+            if chat
+            else await self._post("/api/generate", request, GenerateReply)
+        )
         return reply.debug_info.rendered_template if reply.debug_info else None
 
     async def show(self, model: str, *, verbose: bool = False) -> ShowReply:

@@ -1,0 +1,65 @@
+"""A reply's events on their way: what came of nothing, and a thinking model's thinking told apart."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+from specollama.errors import Refused
+from specollama.plan import Plan
+from specollama.stats import Done, Event, Status, Text
+from specollama.thinking import OPENING, ThinkingSplitter
+from specollama.types import Origin
+from specollama.wire import ChatReply, GenerateReply
+
+
+def pieces(chunk: ChatReply | GenerateReply) -> tuple[str, str, list[dict[str, Any]]]:
+    """Answer, thinking and calls of tools of one line."""
+    if isinstance(chunk, GenerateReply):
+        return chunk.response, chunk.thinking or "", []
+    return chunk.message.content, chunk.message.thinking or "", chunk.message.tool_calls or []
+
+
+async def unless_nothing_came(events: AsyncIterator[Event]) -> AsyncGenerator[Event | str, None]:
+    """The events of a speculated reply; a reason instead, when it came to nothing before any text.
+
+    The target's own chat endpoint then answers better than the rest of a raw stream would: it knows its model's
+    markers. So does it when the target refuses a raw request (status 400) but may not refuse the chat.
+    """
+    shown, first = False, None
+    try:
+        async for event in events:
+            if isinstance(event, Status) and first is None:
+                first = event  # kept back until there is text, so that no status is taken back
+            elif isinstance(event, Status) and not shown:
+                yield event.detail
+                return
+            else:
+                if first is not None and not shown:
+                    yield first
+                shown = True
+                yield event
+    except Refused as error:
+        if shown or error.status != 400:
+            raise
+        yield str(error)
+
+
+async def thinking_apart(events: AsyncIterator[Event], plan: Plan) -> AsyncGenerator[Event, None]:
+    """The events with a thinking model's thinking marked as such."""
+    if not plan.target.thinks:
+        async for event in events:
+            yield event
+        return
+    splitter, last = ThinkingSplitter(plan.prompt.rstrip().endswith(OPENING)), Text("", Origin.PLAIN)
+    async for event in events:
+        if isinstance(event, Text):
+            last = event
+            for text, thinking in splitter.feed(event.text):
+                yield replace(event, text=text, thinking=thinking)
+        else:
+            if isinstance(event, Done):
+                for text, thinking in splitter.end():
+                    yield replace(last, text=text, thinking=thinking)
+            yield event
