@@ -119,8 +119,20 @@ class Config:
         if default is not None and default not in self.table.pairs:
             words = f"no such pair{nearest(default, self.table.pairs)}"
             Place(self.file, ("default_pair",)).refuse(words, default)
+        self.default_endpoint({"OLLAMA_HOST": ""})
         for name in self.table.pairs:
             self._settings(name, {})
+
+    def default_endpoint(self, environ: Mapping[str, str]) -> Endpoint:
+        """Where `specollama serve` passes on what isn't a pair's: `serve.endpoint`, else OLLAMA_HOST."""
+        name = self.table.serve.endpoint
+        if name is None:
+            return resolve_host(environ)
+        return self._endpoint(name, Place(self.file, ("serve", "endpoint")), name)
+
+    def endpoints(self) -> list[Endpoint]:
+        """Those that have a name in the file."""
+        return [self._endpoint(name, Place(self.file), name) for name in self.table.endpoints]
 
     def _settings(self, name: str, environ: Mapping[str, str]) -> PairSettings:
         table: PairTable = self.table.pairs[name]

@@ -48,11 +48,18 @@ class MissingPackage(RunError):
 
 
 class EndpointError(RunError):
-    """A server failed to do what it was asked."""
+    """A server failed to do what it was asked.
 
-    def __init__(self, message: str, *, url: str) -> None:
+    `status`: of the answer that a server in front of this one gives its own client. `said`: the server's own words,
+    where it had any.
+    """
+
+    status = 502
+
+    def __init__(self, message: str, *, url: str, said: str = "") -> None:
         super().__init__(one_line(message))
         self.url = url
+        self.said = said
 
 
 class Unreachable(EndpointError):
@@ -62,12 +69,14 @@ class Unreachable(EndpointError):
 class ModelMissing(EndpointError):
     """The server doesn't have the model."""
 
+    status = 404
+
 
 class Refused(EndpointError):
     """The server answered with an error, before or in the middle of a reply."""
 
-    def __init__(self, message: str, *, url: str, status: int) -> None:
-        super().__init__(message, url=url)
+    def __init__(self, message: str, *, url: str, status: int, said: str = "") -> None:
+        super().__init__(message, url=url, said=said)
         self.status = status
 
 

@@ -144,6 +144,11 @@ class Pair:
             async for event in unless_nothing_came(events):
                 yield event
 
+    def context(self, plan: Plan, text: str) -> list[int] | None:
+        """The tokens of the prompt and the reply, as /api/generate gives them; None where they aren't known exactly."""
+        exact = plan.tokenizers.target
+        return None if exact is None or plan.raw else list(exact.encode(plan.prompt + text))
+
     async def models(self) -> tuple[Model, Model | str]:
         """What is known of the target, and of the draft model or why it can't be asked."""
         if self._known.models is None:
@@ -196,6 +201,7 @@ class Pair:
             rule=choose_rule(self.settings.rule, sampling, target, draft, tokenizers),
             seed=secrets.randbits(31) if sampling.seed is None else sampling.seed,
             prompt=stripped,
+            raw=isinstance(ask, Completion) and ask.raw,
             target=target,
             draft=draft,
             target_requests=requests,

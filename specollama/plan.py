@@ -42,6 +42,7 @@ class Plan:
     tokenizers: Tokenizers
     context_length: int | None
     lanes: int
+    raw: bool = False  # the prompt is the request's own, not rendered
     probe: Probe | None = None  # None: the route was forced, and nothing measured
 
     @property

@@ -173,10 +173,27 @@ class TuningTable(Table):
 class PairTable(TuningTable):
     target: ModelTable = Field(examples=['{ model = "qwen2.5-coder:32b" }'])
     draft: ModelTable | None = None
+    intercept: Annotated[bool, _must("true or false")] = True
+
+
+class ServeTable(Table):
+    """What `specollama serve` does beside answering for the pairs."""
+
+    endpoint: Annotated[str | None, _must("the name of an endpoint")] = None
+    stats: Annotated[bool, _must("true or false")] = True
+    log_prompts: Annotated[bool, _must("true or false")] = False
+    max_requests: Annotated[int, _must("a whole number, 1 or more", lambda value: value >= 1)] = 256
+    max_queue: Annotated[int, _must("a whole number, 0 or more", lambda value: value >= 0)] = 512
+    max_body: Annotated[int, _must("a number of bytes, 1 or more", lambda value: value >= 1)] = 32 * 2**20
+    max_prompt: Annotated[int | None, _must("a number of characters, 1 or more", lambda value: value >= 1)] = None
+    max_num_predict: Annotated[int | None, _must("a number of tokens, 1 or more", lambda value: value >= 1)] = None
+    shutdown_timeout: Seconds = 30.0
+    stuck_after: Seconds = 600.0
 
 
 class ConfigTable(Table):
     default_pair: Annotated[str | None, _must("the name of a pair")] = None
+    serve: ServeTable = ServeTable()
     endpoints: Annotated[dict[str, EndpointTable], _named("endpoints")] = {}
     pairs: Annotated[dict[str, PairTable], _named("pairs")] = {}
 

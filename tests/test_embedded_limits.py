@@ -12,10 +12,10 @@ import pytest
 
 from specollama.embedded.app import make_app
 from specollama.embedded.engine import Engine
-from specollama.embedded.guard import BODY_LIMIT, local
 from specollama.embedded.models import default_models
 from specollama.embedded.serve import Running, Settings, serve_models
 from specollama.embedded.served import cut_middle
+from specollama.serving.guard import BODY_LIMIT, local
 
 ENDLESS = {"num_predict": -1, "temperature": 0, "stop": []}
 LONG_LIST = {"type": "array", "items": {"type": "integer"}, "minItems": 2000}

@@ -96,6 +96,26 @@ class OllamaServer:
         """POST /api/chat, chunk by chunk; the last is `done`."""
         return self._stream("/api/chat", body | {"stream": True}, ChatReply)
 
+    async def pass_on(self, path: str, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+        """POST: the JSON objects of the answer as they come, with all that they hold; the last is `done`.
+
+        Where `stream` is false there is one, done or not.
+        """
+        with self._translated():
+            async with self._http.stream("POST", path, json=body) as response:
+                if response.is_error:
+                    await response.aread()
+                    raise self._refused(response)
+                mender = Mender()
+                async for line in _lines(response.aiter_bytes()):
+                    chunk = self._object(mender.mend(line))
+                    if "error" in chunk:
+                        raise self._complaint(chunk["error"], response.status_code)
+                    yield chunk
+                    if chunk.get("done") or body.get("stream") is False:
+                        return
+        raise self._broken("the reply ended before its last line (no done: true)")
+
     async def render(self, body: dict[str, Any]) -> str | None:
         """The prompt that the server's own template makes of a request; None when it can't tell (before 0.11.5).
 
@@ -155,7 +175,7 @@ class OllamaServer:
                 async for line in _lines(response.aiter_bytes()):
                     chunk = self._validated(mender.mend(line), wire)
                     if chunk.error is not None:
-                        raise Refused(f"{self.url}: {_said(chunk.error)}", url=self.url, status=response.status_code)
+                        raise self._complaint(chunk.error, response.status_code)
                     yield chunk
                     if chunk.done:
                         return
@@ -173,13 +193,26 @@ class OllamaServer:
             start = body[:60].decode("utf-8", "replace")
             raise self._broken(f"the answer isn't what Ollama sends: {start!r}") from error
 
+    def _object(self, line: bytes) -> dict[str, Any]:
+        try:
+            chunk = json.loads(line)
+        except ValueError:
+            chunk = None
+        if isinstance(chunk, dict):
+            return chunk
+        raise self._broken(f"the answer isn't what Ollama sends: {line[:60].decode('utf-8', 'replace')!r}")
+
+    def _complaint(self, error: Any, status: int) -> Refused:
+        """An error in the middle of a reply."""
+        return Refused(f"{self.url}: {_said(error)}", url=self.url, status=status, said=_in_full(error))
+
     def _refused(self, response: httpx.Response) -> EndpointError:
-        message = f"{self.url}: {_error_text(response)}"
+        message, said = f"{self.url}: {_error_text(response)}", _in_full(_error(response))
         if response.status_code == 404 and response.headers.get("content-type", "").startswith("application/json"):
-            return ModelMissing(message, url=self.url)
+            return ModelMissing(message, url=self.url, said=said)
         if response.status_code in (401, 403):
             message += " (a token is sent when the endpoint has token_env)"
-        return Refused(message, url=self.url, status=response.status_code)
+        return Refused(message, url=self.url, status=response.status_code, said=said)
 
     def _broken(self, what: str) -> BrokenReply:
         return BrokenReply(f"{self.url}: {what}", url=self.url)
@@ -247,11 +280,20 @@ def _cause(error: BaseException) -> str:
 
 def _error_text(response: httpx.Response) -> str:
     """What an error answer says; the status where it says nothing."""
+    return _said(_error(response)) or f"HTTP {response.status_code} {response.reason_phrase}".strip()
+
+
+def _error(response: httpx.Response) -> Any:
+    """The `error` of an answer; None where there is none."""
     try:
-        said = _said(response.json().get("error"))
+        return response.json().get("error")
     except (ValueError, AttributeError):
-        said = ""
-    return said or f"HTTP {response.status_code} {response.reason_phrase}".strip()
+        return None
+
+
+def _in_full(error: Any) -> str:
+    """An `error` as it came: a client of a client may read it by machine."""
+    return error if isinstance(error, str) else "" if error is None else json.dumps(error)
 
 
 def _said(error: Any) -> str:

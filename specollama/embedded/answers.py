@@ -11,8 +11,6 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from specollama.embedded import asking
-from specollama.embedded.faults import Fault
 from specollama.embedded.options import effective, engine_body
 from specollama.embedded.replies import (
     ChatSteps,
@@ -21,9 +19,11 @@ from specollama.embedded.replies import (
     chat_reply,
     completion_step,
     generate_reply,
-    now,
 )
 from specollama.embedded.served import Served, engine_messages
+from specollama.replies import now
+from specollama.serving import asking
+from specollama.serving.faults import Fault
 from specollama.wire import ChatReply, ChatRequest, DebugInfo, GenerateReply, GenerateRequest, Message
 
 Answer = GenerateReply | ChatReply | AsyncGenerator[GenerateReply] | AsyncGenerator[ChatReply]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -13,21 +11,20 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import Send
 
-from specollama.embedded import answers, asking, catalog
-from specollama.embedded.faults import Fault
-from specollama.embedded.guard import Guard, TooLarge
-from specollama.embedded.replies import joined
+from specollama.embedded import answers, catalog
 from specollama.embedded.served import Served
+from specollama.replies import joined
+from specollama.serving import asking
+from specollama.serving.faults import Fault
+from specollama.serving.guard import Guard, TooLarge
+from specollama.serving.responses import Lines, json_response, line, unless_gone
 from specollama.wire import ChatRequest, GenerateRequest, PsReply, Reply, ShowRequest, TagsReply, VersionReply
 
 VERSION = "0.33.0"
 """The Ollama release whose behaviour this server has."""
-
-_GONE = 499  # the client closed the connection: nobody reads this status
 
 Result = TypeVar("Result")
 
@@ -68,33 +65,33 @@ class Routes:
         return PlainTextResponse("Ollama is running")
 
     async def version(self, _: Request) -> Response:
-        return _json(VersionReply(version=VERSION).body())
+        return json_response(VersionReply(version=VERSION).body())
 
     async def tags(self, _: Request) -> Response:
         cards = [model.card for model in self._models.values()]
-        return _json(TagsReply(models=[catalog.listed(card) for card in cards]).body())
+        return json_response(TagsReply(models=[catalog.listed(card) for card in cards]).body())
 
     async def ps(self, _: Request) -> Response:
         models = [catalog.running(model.card, model.engine.num_ctx) for model in self._models.values()]
-        return _json(PsReply(models=models).body())
+        return json_response(PsReply(models=models).body())
 
     async def show(self, request: Request) -> Response:
-        ask = await asking.read(request, ShowRequest)
+        ask = asking.parsed(await request.body(), ShowRequest)
         if not ask.model:
             raise Fault(400, "model is required")
         model = self._find(ask.model, catalog.with_tag(ask.model))
-        return _json(catalog.show(model.card, verbose=ask.verbose))
+        return json_response(catalog.show(model.card, verbose=ask.verbose))
 
     async def generate(self, request: Request) -> Response:
         started = time.monotonic_ns()
-        ask = await asking.read(request, GenerateRequest)
+        ask = asking.parsed(await request.body(), GenerateRequest)
         asking.check(ask)
         model = self._find(ask.model, ask.model)
         return await _answered(request, answers.generate(model, ask, started), stream=ask.stream is not False)
 
     async def chat(self, request: Request) -> Response:
         started = time.monotonic_ns()
-        ask = await asking.read(request, ChatRequest)
+        ask = asking.parsed(await request.body(), ChatRequest)
         asking.check(ask)
         if not ask.model:
             raise Fault(400, "model is required")
@@ -111,84 +108,43 @@ class Routes:
 async def _answered(request: Request, answer: Awaitable[answers.Answer], *, stream: bool) -> Response:
     """Answer, or give up at once when the client goes away: the engine's slot is then free again."""
     respond = _stream if stream else _whole
-    return await _unless_gone(request, respond(answer))
+    return await unless_gone(request, respond(answer))
 
 
 async def _whole(answer: Awaitable[answers.Answer]) -> Response:
     result = await answer
     if isinstance(result, Reply):
-        return _json(result.body())
+        return json_response(result.body())
     async with aclosing(result):
         replies: list[Any] = [reply async for reply in result]
-    return _json(joined(replies).body())
+    return json_response(joined(replies).body())
 
 
 async def _stream(answer: Awaitable[answers.Answer]) -> Response:
     """The first reply is awaited here, so that a refusal still gets a status of its own."""
     result = await answer
     if isinstance(result, Reply):
-        return _json(result.body())
+        return json_response(result.body())
     first = await anext(result)
-    return _Lines(_lines(first, result), media_type="application/x-ndjson")
+    return Lines(_lines(first, result), media_type="application/x-ndjson")
 
 
 async def _lines(first: Reply, rest: AsyncGenerator[Any]) -> AsyncGenerator[bytes]:
     async with aclosing(rest):
-        yield _line(first.body())
+        yield line(first.body())
         try:
             async for reply in rest:
-                yield _line(reply.body())
+                yield line(reply.body())
         except Fault as fault:
-            yield _line({"error": fault.text})
-
-
-class _Lines(StreamingResponse):
-    """Closes its iterator when the client leaves; left alone, it would wait for the garbage collector."""
-
-    async def stream_response(self, send: Send) -> None:
-        lines: Any = self.body_iterator
-        async with aclosing(lines):
-            await super().stream_response(send)
-
-
-async def _unless_gone(request: Request, work: Any) -> Response:
-    task = asyncio.ensure_future(work)
-    watch = asyncio.ensure_future(_disconnected(request))
-    try:
-        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            return Response(status_code=_GONE)
-        response: Response = task.result()
-        return response
-    finally:
-        for each in (task, watch):
-            each.cancel()
-        await asyncio.gather(task, watch, return_exceptions=True)
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-def _line(body: dict[str, Any]) -> bytes:
-    return _encoded(body) + b"\n"
-
-
-def _json(body: dict[str, Any], status: int = 200) -> Response:
-    return Response(_encoded(body), status, media_type="application/json; charset=utf-8")
-
-
-def _encoded(body: dict[str, Any]) -> bytes:
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+            yield line({"error": fault.text})
 
 
 async def _fault(_: Request, error: Any) -> Response:
-    return _json({"error": error.text}, error.status)
+    return json_response({"error": error.text}, error.status)
 
 
 async def _too_large(_: Request, error: Exception) -> Response:
-    return _json({"error": str(error)}, 413)
+    return json_response({"error": str(error)}, 413)
 
 
 async def _http_exception(_: Request, error: Any) -> Response:

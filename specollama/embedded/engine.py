@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import xllamacpp
 
-from specollama.embedded.faults import Fault
 from specollama.errors import RunError
+from specollama.serving.faults import Fault
 
 NUM_KEEP = 4  # tokens that a context shift leaves at the start, as Ollama tells llama-server
 

@@ -6,13 +6,11 @@ import json
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
+from specollama.replies import SomeReply, now
 from specollama.types import DoneReason
-from specollama.wire import ChatReply, GenerateReply, Logprob, Message, Reply, TopLogprob
-
-SomeReply = TypeVar("SomeReply", bound=Reply)
+from specollama.wire import ChatReply, GenerateReply, Logprob, Message, TopLogprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,20 +107,6 @@ def chat_reply(model: str, step: Step, clock: Clock) -> ChatReply:
     return _filled(ChatReply(message=message), model, step, clock)
 
 
-def joined(replies: list[SomeReply]) -> SomeReply:
-    """What a request with `stream: false` gets: all texts and log-probabilities, the counts of the last."""
-    last = replies[-1]
-    last.logprobs = [entry for reply in replies for entry in reply.logprobs or []] or None
-    if isinstance(last, ChatReply):
-        pieces: list[Any] = [reply.message for reply in replies if isinstance(reply, ChatReply)]
-        last.message.content = "".join(piece.content for piece in pieces)
-    else:
-        pieces = list(replies)
-        pieces[-1].response = "".join(piece.response for piece in pieces)
-    pieces[-1].thinking = "".join(piece.thinking or "" for piece in pieces) or None
-    return last
-
-
 def _filled(reply: SomeReply, model: str, step: Step, clock: Clock) -> SomeReply:
     reply.model = model
     reply.created_at = now()
@@ -161,11 +145,3 @@ def _logprob(entry: dict[str, Any], top: int) -> Logprob:
 def _bytes(text: str) -> list[int] | None:
     """Of the text shown; llama-server's own bytes are the token's, which Ollama drops."""
     return list(text.encode()) or None
-
-
-def now() -> str:
-    """The time in UTC to the nanosecond, trailing zeros dropped as in Go."""
-    seconds, nanoseconds = divmod(time.time_ns(), 10**9)
-    whole = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    fraction = f".{nanoseconds:09}".rstrip("0").rstrip(".")
-    return f"{whole}{fraction}Z"

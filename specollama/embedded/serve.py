@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +17,8 @@ from specollama.embedded.catalog import ModelCard
 from specollama.embedded.engine import Engine
 from specollama.embedded.models import resolve
 from specollama.embedded.served import Served
-from specollama.errors import RunError, UsageError
+from specollama.serving.listening import bind, token_for, url_of
 
-TOKEN = "SPECOLLAMA_TOKEN"
-"""The environment variable without which only loopback addresses are served."""
-
-_BACKLOG = 128  # connections that may wait to be accepted
 _PATIENCE = 2  # seconds that a reply gets to end at shutdown: one without a limit never would
 
 
@@ -62,12 +55,12 @@ def serve_models(
     `token`: what requests must carry. Raises as `load` does.
     """
     served = load(models, settings or Settings(), parameters or {})
-    with closing(_bind("127.0.0.1", 0)) as listener:
+    with closing(bind("127.0.0.1", 0)) as listener:
         server = _Threaded(_config(served, token))
         thread = threading.Thread(target=server.run, args=([listener],), name="embedded server")
         thread.start()
         try:
-            yield Running(_url(listener), {name: model.engine for name, model in served.items()})
+            yield Running(url_of(listener), {name: model.engine for name, model in served.items()})
         finally:
             server.should_exit = True
             thread.join()
@@ -78,10 +71,10 @@ def run(arguments: Sequence[str], *, host: str, port: int, settings: Settings) -
 
     Says on stderr when it is ready. `UsageError` for bad arguments, `RunError` for a port that is taken.
     """
-    token = _token(host)
-    with closing(_bind(host, port)) as listener:
+    token = token_for(host)
+    with closing(bind(host, port)) as listener:
         served = load(resolve(arguments), settings, {})
-        print(f"serving {', '.join(served)} on {_url(listener)}", file=sys.stderr, flush=True)
+        print(f"serving {', '.join(served)} on {url_of(listener)}", file=sys.stderr, flush=True)
         with suppress(KeyboardInterrupt):  # which uvicorn raises again after it has shut down
             uvicorn.Server(_config(served, token)).run([listener])
 
@@ -113,44 +106,6 @@ def _config(served: Mapping[str, Served], token: str | None) -> uvicorn.Config:
         access_log=False,
         timeout_graceful_shutdown=_PATIENCE,
     )
-
-
-def _token(host: str) -> str | None:
-    """The token that requests must carry; None on a loopback address when there is none."""
-    token = os.environ.get(TOKEN) or None
-    if token is None and not _loopback(host):
-        raise UsageError(f"{host} is open to other machines: set {TOKEN} to the token they have to send")
-    return token
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    """A listening socket, so that connections wait from now on instead of being refused."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # asyncio sends without delay only where the protocol is named: else each reply may wait 40 ms
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(_BACKLOG)
-        except OSError:
-            listener.close()
-            raise
-    except OSError as error:
-        raise RunError(f"can't listen on {host} port {port}: {error.strerror}") from error
-    return listener
-
-
-def _url(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class _Threaded(uvicorn.Server):

@@ -8,7 +8,7 @@ from typing import Any
 
 from specollama.embedded.catalog import ModelCard
 from specollama.embedded.engine import Engine
-from specollama.embedded.faults import Fault
+from specollama.serving.faults import Fault
 from specollama.wire import Message
 
 _TOO_LONG = (

@@ -7,9 +7,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import from_json
-from starlette.requests import Request
 
-from specollama.embedded.faults import Fault
+from specollama.serving.faults import Fault
 from specollama.wire import TOP_LOGPROBS_LIMIT, ChatRequest, GenerateRequest, Wire
 
 Asked = TypeVar("Asked", bound=Wire)
@@ -18,15 +17,19 @@ _KINDS = {str: "string", bool: "bool", int: "number", float: "number", list: "ar
 _DURATION = re.compile(r"([-+]?)((?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|μs|ms|s|m|h))+|[-+]?0")
 
 
-async def read(request: Request, kind: type[Asked]) -> Asked:
+def parsed(raw: bytes, kind: type[Asked]) -> Asked:
     """The body as `kind`; types are strict and null stands for an absent key, as in Go. `Fault` 400 else."""
-    raw = await request.body()
     if not raw:
         raise Fault(400, "missing request body")
     try:
         body = from_json(raw, allow_inf_nan=False)
     except ValueError as error:
         raise Fault(400, f"invalid JSON: {error}") from error
+    return validated(body, kind)
+
+
+def validated(body: Any, kind: type[Asked]) -> Asked:
+    """The same for a body that was read already."""
     if not isinstance(body, dict):
         raise Fault(400, _mismatch(body, kind.__name__, "object"))
     try:

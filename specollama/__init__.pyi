@@ -1,0 +1,6 @@
+from specollama.client import AsyncClient as AsyncClient
+from specollama.client import ChatResponse as ChatResponse
+from specollama.client import Client as Client
+from specollama.client import GenerateResponse as GenerateResponse
+
+__version__: str

@@ -1,0 +1,141 @@
+"""One request answered in Ollama's shapes: speculated where that is lossless, else by the target's own server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Any
+
+from specollama.bodies import Sorted, for_target, sort_out
+from specollama.config import Overrides
+from specollama.errors import EndpointError, UsageError
+from specollama.pairs import Pair, Plan
+from specollama.pool import OpenPair
+from specollama.replies import Writer, joined
+from specollama.report import stats_object
+from specollama.serving.faults import Fault
+from specollama.stats import Done, Stats, Text, ToolCalls
+from specollama.types import Route
+from specollama.wire import Reply
+
+Chunk = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Answer:
+    """The answer to a request to /api/chat (`chat`) or /api/generate, for a pair.
+
+    `stats` are the reply's counters: route and reason are known once the first chunk has come, the rest at the end.
+    """
+
+    opened: OpenPair
+    body: Mapping[str, Any]
+    chat: bool
+    stats: Stats = field(default_factory=Stats)
+    _began: int = field(default_factory=perf_counter_ns)
+
+    async def chunks(self) -> AsyncGenerator[Chunk, None]:
+        """Ollama's JSON objects, the last with the counters under `specollama`. Close it to stop all work.
+
+        Raises Fault for what is refused here, EndpointError when the target's server refuses or fails.
+        """
+        asked = sort_out(self.body, chat=self.chat)
+        pair = self._tuned(asked.overrides)
+        plan = await self._planned(pair, asked)
+        reason = plan if isinstance(plan, str) else None
+        if isinstance(plan, Plan):
+            async with aclosing(self._speculated(pair, plan)) as speculated:
+                async for chunk in speculated:
+                    if isinstance(chunk, str):
+                        reason = chunk
+                        break
+                    yield chunk
+        if reason is not None:
+            # The draw that was begun, not another: one that takes whatever comes would be biased.
+            seed = plan.first_seed if isinstance(plan, Plan) else None
+            async with aclosing(self._plain(pair, reason, seed)) as plain:
+                async for chunk in plain:
+                    yield chunk
+
+    @property
+    def streams(self) -> bool:
+        return self.body.get("stream") is not False
+
+    def _tuned(self, overrides: Overrides) -> Pair:
+        try:
+            return self.opened.pair.tuned(**overrides)
+        except UsageError as error:
+            raise Fault(400, str(error)) from error
+
+    async def _planned(self, pair: Pair, asked: Sorted) -> Plan | str:
+        if asked.ask is None:
+            return asked.obstacle or ""
+        try:
+            plan = await pair.plan(asked.ask)
+        except (EndpointError, UsageError) as error:
+            return str(error)  # the target's own server may answer all the same
+        if isinstance(plan, Plan) and plan.route is Route.LANES and not self.opened.lanes.free:
+            return "the target's lanes are taken by other replies"
+        return plan
+
+    async def _speculated(self, pair: Pair, plan: Plan) -> AsyncGenerator[Chunk | str, None]:
+        """The chunks of a speculated reply, or a reason in place of them all."""
+        prepared, lanes = perf_counter_ns() - self._began, self.opened.lanes
+        self.stats.route = plan.route
+        replies: list[Reply] = []
+        with lanes.speculated() if plan.route is Route.LANES else lanes.plain():
+            async with aclosing(self._replies(pair, plan, prepared)) as events:
+                async for reply in events:
+                    if isinstance(reply, str):
+                        yield reply
+                        return
+                    if self.streams:
+                        yield self._last(reply.body()) if reply.done else reply.body()
+                    replies.append(reply)
+        if not self.streams:
+            yield self._last(joined(replies).body())
+
+    async def _replies(self, pair: Pair, plan: Plan, prepared: int) -> AsyncGenerator[Reply | str, None]:
+        writer, written, first = Writer(str(self.body["model"]), self.chat), "", 0
+        async with aclosing(pair.speculated(plan, lambda: self.opened.lanes.share)) as events:
+            async for event in events:
+                if isinstance(event, str):
+                    yield event
+                elif isinstance(event, Text):
+                    first = first or perf_counter_ns() - self._began
+                    written += event.text
+                    yield writer.text(event)
+                elif isinstance(event, ToolCalls):
+                    yield writer.calls(event)
+                elif isinstance(event, Done):
+                    self.stats = event.stats
+                    self._time(first)
+                    yield writer.done(event, prepared, None if self.chat else pair.context(plan, written))
+
+    async def _plain(self, pair: Pair, reason: str, seed: int | None) -> AsyncGenerator[Chunk, None]:
+        """The target's own answer, in all but the model's name as it came."""
+        self.stats, settings, first = Stats(route=Route.PLAIN, reason=reason), pair.settings, 0
+        body = for_target(self.body, settings.target.model, settings.options, settings.keep_alive)
+        if seed is not None:
+            body["options"] = {**body.get("options", {}), "seed": seed}
+        with self.opened.lanes.plain():
+            path = "/api/chat" if self.chat else "/api/generate"
+            async with aclosing(pair.target_server.pass_on(path, body)) as chunks:
+                async for chunk in chunks:
+                    first = first or perf_counter_ns() - self._began
+                    if "model" in chunk:
+                        chunk["model"] = self.body["model"]
+                    if chunk.get("done"):
+                        self.stats.prompt_eval_count = chunk.get("prompt_eval_count", 0)
+                        self.stats.eval_count = self.stats.plain = chunk.get("eval_count", 0)
+                        self._time(first)
+                        chunk = self._last(chunk)
+                    yield chunk
+
+    def _time(self, first: int) -> None:
+        self.stats.first_token_duration, self.stats.total_duration = first, perf_counter_ns() - self._began
+
+    def _last(self, chunk: Chunk) -> Chunk:
+        return {**chunk, "specollama": {"pair": self.opened.name, **stats_object(self.stats)}}

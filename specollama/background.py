@@ -1,0 +1,76 @@
+"""An event loop beside the program, for code that isn't asynchronous: in threads, and in notebooks whose own runs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Coroutine, Generator
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_lock = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+_thread: threading.Thread | None = None
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Its result. What interrupts the wait, Ctrl-C say, cancels it."""
+    future = asyncio.run_coroutine_threadsafe(coroutine, _running())
+    try:
+        return future.result()
+    finally:
+        future.cancel()
+
+
+def iterate(generator: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+    """Its items. Left early, it is closed before this returns.
+
+    One task drives it from beginning to end, since a generator's time limits belong to the task that entered them; it
+    goes one item ahead at most.
+    """
+    queue: asyncio.Queue[tuple[bool, Any]] = asyncio.Queue(maxsize=1)
+    task = run(_started(generator, queue))
+    try:
+        while True:
+            item, value = run(queue.get())
+            if item:
+                yield value
+            elif value is None:
+                return
+            else:
+                raise value
+    finally:
+        run(_ended(task))
+
+
+async def _started(generator: AsyncGenerator[T, None], queue: asyncio.Queue[tuple[bool, Any]]) -> asyncio.Task[None]:
+    return asyncio.create_task(_pump(generator, queue))
+
+
+async def _pump(generator: AsyncGenerator[T, None], queue: asyncio.Queue[tuple[bool, Any]]) -> None:
+    try:
+        async with aclosing(generator):
+            async for item in generator:
+                await queue.put((True, item))
+    except Exception as error:  # noqa: BLE001 - raised where the items are wanted
+        await queue.put((False, error))
+    else:
+        await queue.put((False, None))
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _running() -> asyncio.AbstractEventLoop:
+    """The loop, begun when it is first wanted, and anew in a forked process, which has no threads of its parent."""
+    global _loop, _thread
+    with _lock:
+        if _loop is None or _thread is None or not _thread.is_alive():
+            _loop = asyncio.new_event_loop()
+            _thread = threading.Thread(target=_loop.run_forever, name="specollama", daemon=True)
+            _thread.start()
+        return _loop

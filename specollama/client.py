@@ -1,0 +1,167 @@
+"""ollama's clients, with requests for a pair speculated: the same methods, arguments, responses and exceptions.
+
+from specollama import Client
+
+client = Client()
+reply = client.chat("coder", [{"role": "user", "content": "Write a bubble sort in C."}])
+print(reply.message.content, reply.specollama["acceptance_rate"])
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
+from contextlib import aclosing, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import ollama
+from pydantic import BaseModel
+
+from specollama import background
+from specollama.answering import Answer
+from specollama.config import Config, find_config, load_config
+from specollama.errors import EndpointError, Unreachable
+from specollama.pool import PairPool
+from specollama.serving.faults import Fault
+
+_SPECULATED = {"/api/chat": True, "/api/generate": False}  # whether it is a chat
+
+
+class ChatResponse(ollama.ChatResponse):
+    """ollama's, with the counters of the reply in its last chunk; None elsewhere, and for a model of no pair."""
+
+    specollama: dict[str, Any] | None = None
+
+
+class GenerateResponse(ollama.GenerateResponse):
+    """ollama's, with the counters of the reply in its last chunk; None elsewhere, and for a model of no pair."""
+
+    specollama: dict[str, Any] | None = None
+
+
+_OURS: Mapping[type[BaseModel], type[BaseModel]] = {
+    ollama.ChatResponse: ChatResponse,
+    ollama.GenerateResponse: GenerateResponse,
+}
+
+
+class Client(ollama.Client):
+    """`ollama.Client` for pairs of the configuration: name one, or its target, as the `model` of `chat` or `generate`.
+
+    `host`: where all else goes; None: the configuration's `serve.endpoint`, else OLLAMA_HOST. `config`: the file, or a
+    loaded configuration; None: the one that the command line would find. Close it, or use it in a `with` statement.
+    Raises ConfigError when the configuration is wrong.
+    """
+
+    def __init__(self, host: str | None = None, *, config: Config | Path | str | None = None, **kwargs: Any) -> None:
+        self._config = _configuration(config)
+        super().__init__(**_place(host, self._config, kwargs))
+        self._pool = PairPool(self._config, os.environ)
+        self._opened = False
+
+    def close(self) -> None:
+        super().close()  # type: ignore[no-untyped-call]
+        if self._opened:
+            background.run(self._pool.__aexit__(None, None, None))
+            self._opened = False
+
+    def _request(self, cls: Any, *args: Any, stream: bool = False, **kwargs: Any) -> Any:
+        answer = _answer(self._pool, args, kwargs)
+        if answer is None:
+            return super()._request(_OURS.get(cls, cls), *args, stream=stream, **kwargs)
+        if not self._opened:
+            background.run(self._pool.__aenter__())
+            self._opened = True
+        replies = _replies(answer, _OURS[cls])
+        return replies if stream else _only(replies)
+
+
+class AsyncClient(ollama.AsyncClient):
+    """`ollama.AsyncClient` for pairs of the configuration. The arguments are those of `Client`."""
+
+    def __init__(self, host: str | None = None, *, config: Config | Path | str | None = None, **kwargs: Any) -> None:
+        self._config = _configuration(config)
+        super().__init__(**_place(host, self._config, kwargs))
+        self._pools: dict[asyncio.AbstractEventLoop, PairPool] = {}
+        PairPool(self._config, os.environ)  # a wrong configuration shows here, not at the first request
+
+    async def close(self) -> None:
+        await super().close()  # type: ignore[no-untyped-call]
+        if pool := self._pools.pop(asyncio.get_running_loop(), None):
+            await pool.__aexit__(None, None, None)
+
+    async def _request(self, cls: Any, *args: Any, stream: bool = False, **kwargs: Any) -> Any:
+        answer = _answer(await self._pool(), args, kwargs)
+        if answer is None:
+            return await super()._request(_OURS.get(cls, cls), *args, stream=stream, **kwargs)
+        replies = _async_replies(answer, _OURS[cls])
+        if stream:
+            return replies
+        async with aclosing(replies):
+            return await anext(replies)
+
+    async def _pool(self) -> PairPool:
+        """The pairs, opened once for each event loop: connections belong to one."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._pools:
+            self._pools = {loop: await PairPool(self._config, os.environ).__aenter__()}
+        return self._pools[loop]
+
+
+def _configuration(given: Config | Path | str | None) -> Config:
+    if isinstance(given, Config):
+        return given
+    return load_config(find_config(None if given is None else Path(given), os.environ, Path.cwd()))
+
+
+def _place(host: str | None, config: Config, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of ollama's own client: its host, and the token that goes there."""
+    if host is not None or config.table.serve.endpoint is None:
+        return {"host": host, **kwargs}
+    endpoint = config.default_endpoint(os.environ)
+    token = endpoint.token(os.environ)
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return {"host": endpoint.url, **kwargs, "headers": {**headers, **(kwargs.get("headers") or {})}}
+
+
+def _answer(pool: PairPool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Answer | None:
+    """What answers the request, if it is one that a pair is to answer."""
+    chat, body = _SPECULATED.get(args[1]) if len(args) > 1 else None, kwargs.get("json")
+    opened = pool.find(body.get("model")) if chat is not None and body else None
+    return None if opened is None or chat is None or body is None else Answer(opened, body, chat)
+
+
+def _replies(answer: Answer, kind: type[BaseModel]) -> Generator[Any, None, None]:
+    with _as_ollama_raises(), closing(background.iterate(answer.chunks())) as chunks:
+        for chunk in chunks:
+            yield kind(**chunk)
+
+
+def _only(replies: Generator[Any, None, None]) -> Any:
+    """The one reply of a request that doesn't stream."""
+    [reply] = replies
+    return reply
+
+
+async def _async_replies(answer: Answer, kind: type[BaseModel]) -> AsyncGenerator[Any, None]:
+    with _as_ollama_raises():
+        async with aclosing(answer.chunks()) as chunks:
+            async for chunk in chunks:
+                yield kind(**chunk)
+
+
+@contextmanager
+def _as_ollama_raises() -> Iterator[None]:
+    try:
+        yield
+    except Unreachable as error:
+        raise ConnectionError(str(error)) from error
+    except EndpointError as error:
+        raise ollama.ResponseError(error.said or str(error), error.status) from error
+    except Fault as fault:
+        raise ollama.ResponseError(fault.text, fault.status) from fault
+
+
+__all__ = ["AsyncClient", "ChatResponse", "Client", "GenerateResponse"]

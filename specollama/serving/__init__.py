@@ -1,0 +1,1 @@
+"""What servers of Ollama's API have in common, the embedded one and the proxy."""

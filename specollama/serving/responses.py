@@ -1,0 +1,55 @@
+"""Answers over ASGI: JSON, lines of JSON, and an end to all work when the client goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from contextlib import aclosing
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Send
+
+GONE = 499
+"""The client closed the connection: nobody reads this status."""
+
+
+def encoded(body: Any) -> bytes:
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def line(body: dict[str, Any]) -> bytes:
+    return encoded(body) + b"\n"
+
+
+def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(encoded(body), status, headers, media_type="application/json; charset=utf-8")
+
+
+class Lines(StreamingResponse):
+    """Closes its iterator when the client leaves; left alone, it would wait for the garbage collector."""
+
+    async def stream_response(self, send: Send) -> None:
+        lines: Any = self.body_iterator
+        async with aclosing(lines):
+            await super().stream_response(send)
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+    """The response that `work` makes, which is ended when the client leaves before."""
+    task = asyncio.ensure_future(work)
+    watch = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else Response(status_code=GONE)
+    finally:
+        for each in (task, watch):
+            each.cancel()
+        await asyncio.gather(task, watch, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
