@@ -119,7 +119,7 @@ class Config:
         if default is not None and default not in self.table.pairs:
             words = f"no such pair{nearest(default, self.table.pairs)}"
             Place(self.file, ("default_pair",)).refuse(words, default)
-        self.default_endpoint({"OLLAMA_HOST": ""})
+        self.default_endpoint({})
         for name in self.table.pairs:
             self._settings(name, {})
 

@@ -51,12 +51,15 @@ class PairPool:
     ) -> None:
         await self._stack.aclose()
 
+    def named(self, model: object) -> OpenPair | None:
+        """The pair of that name."""
+        return self._names.get(full_name(model)) if isinstance(model, str) and model else None
+
     def find(self, model: object) -> OpenPair | None:
         """The pair of that name, else one whose target has it; None when the model is to be left alone."""
         if not isinstance(model, str) or not model:
             return None
-        name = full_name(model)
-        return self._names.get(name) or self._targets.get(name)
+        return self.named(model) or self._targets.get(full_name(model))
 
 
 def _opened(name: str, config: Config, environ: Mapping[str, str], lanes: dict[tuple[str, str], Lanes]) -> OpenPair:

@@ -63,7 +63,7 @@ class OllamaServer:
             headers={"Authorization": f"Bearer {token}"} if token else None,
             timeout=httpx.Timeout(idle_timeout, connect=connect_timeout),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=30),
-            trust_env=not _is_loopback(self.url),  # a proxy for the outside can't reach this machine's own
+            trust_env=outside(self.url),  # a proxy for the outside can't reach this machine's own
             transport=transport,
         )
 
@@ -318,9 +318,10 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         yield rest
 
 
-def _is_loopback(url: str) -> bool:
+def outside(url: str) -> bool:
+    """Whether the server is another machine, which a proxy of the environment may lead to."""
     host = httpx.URL(url).host
     try:
-        return ip_address(host).is_loopback
+        return not ip_address(host).is_loopback
     except ValueError:
-        return host == "localhost"
+        return host != "localhost"

@@ -61,7 +61,7 @@ class Guard:
             return 403, "this server only answers to local host names"
         if self._origins is not None and origin is not None and not self._origins.allow(origin, host):
             return 403, f"requests from {origin[:80]} are refused: OLLAMA_ORIGINS names the origins that are let in"
-        if self._token is not None and scope["path"] not in self._public and scope["method"] != "OPTIONS":
+        if self._token is not None and scope["path"] not in self._public and not _preflight(scope, headers):
             given = headers.get(b"authorization", "")
             if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
                 return 401, "unauthorized"
@@ -69,6 +69,11 @@ class Guard:
         if length.isdigit() and int(length) > self._limit and not scope["path"].startswith(self._unlimited):
             return 413, too_large(self._limit)
         return None
+
+
+def _preflight(scope: Scope, headers: dict[bytes, str]) -> bool:
+    """A browser's question before the request itself, which can't carry a token, and is answered by this server."""
+    return scope["method"] == "OPTIONS" and {b"origin", b"access-control-request-method"} <= headers.keys()
 
 
 def too_large(limit: int) -> str:

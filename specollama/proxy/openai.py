@@ -1,0 +1,121 @@
+"""OpenAI's API: answered for pairs by way of Ollama's own, passed on for all else."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from datetime import datetime
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from specollama.answering import Answer, Chunk
+from specollama.backends.facts import full_name
+from specollama.errors import EndpointError
+from specollama.pool import OpenPair
+from specollama.proxy import native
+from specollama.proxy.errors import error_body, fault_of
+from specollama.proxy.generation import generation_of
+from specollama.proxy.limits import within
+from specollama.proxy.openai_shapes import Json, Shaper, Untranslatable, chat_body, completion_body
+from specollama.proxy.record import Record, record_of
+from specollama.serving.faults import Fault
+from specollama.serving.responses import Lines, encoded, json_response, unless_gone
+
+_Translate = Callable[[Mapping[str, Any], Mapping[str, Any]], Json]
+
+
+async def chat(request: Request) -> Response:
+    return await _reply(request, chat_body, chat=True)
+
+
+async def completions(request: Request) -> Response:
+    return await _reply(request, completion_body, chat=False)
+
+
+async def models(request: Request) -> Response:
+    listed = await native.models(generation_of(request))
+    return json_response({"object": "list", "data": [_model(entry) for entry in listed]})
+
+
+async def model(request: Request) -> Response:
+    wanted = request.path_params["model"]
+    for entry in await native.models(generation_of(request)):
+        if full_name(entry["name"]) == full_name(wanted):
+            return json_response(_model(entry) | {"id": wanted})
+    raise Fault(404, f"model '{wanted}' not found")
+
+
+async def _reply(request: Request, translate: _Translate, *, chat: bool) -> Response:
+    raw = await request.body()
+    generation, asked = generation_of(request), native.json_object(raw)
+    opened = generation.pool.find(asked.get("model")) if asked else None
+    if asked is not None:
+        native.note(request, asked, opened)
+    if opened is None or asked is None:
+        return await native.passed(request, raw)
+    try:
+        body = within(translate(asked, opened.settings.options), generation.serve)
+    except Untranslatable:
+        return await _to_target(request, asked, opened)
+    shaper = Shaper(
+        str(asked["model"]), secrets.token_hex(6), chat, bool((asked.get("stream_options") or {}).get("include_usage"))
+    )
+    answer = Answer(opened, body, chat)
+    return await unless_gone(request, _answered(answer, shaper, record_of(request), stats=generation.serve.stats))
+
+
+async def _to_target(request: Request, asked: Mapping[str, Any], opened: OpenPair) -> Response:
+    """What can't be said in Ollama's own API: the target's server answers, under its model's name."""
+    body = encoded({**asked, "model": opened.settings.target.model})
+    upstream = generation_of(request).upstream_of(opened)
+    return await unless_gone(request, upstream.pass_on(request, body))
+
+
+async def _answered(answer: Answer, shaper: Shaper, record: Record, *, stats: bool) -> Response:
+    first, rest = await native.begun(answer, record, stats=stats)
+    headers = native.speculation_headers(answer)
+    if answer.streams:
+        return Lines(_events(first, rest, shaper, record), headers=headers, media_type="text/event-stream")
+    await rest.aclose()
+    return json_response(shaper.whole(first), headers=headers)
+
+
+async def _events(
+    first: Chunk, rest: AsyncGenerator[Chunk, None], shaper: Shaper, record: Record
+) -> AsyncGenerator[bytes, None]:
+    async with aclosing(rest):
+        for piece in shaper.pieces(first):
+            yield _event(piece)
+        try:
+            async for chunk in rest:
+                for piece in shaper.pieces(chunk):
+                    yield _event(piece)
+        except (Fault, EndpointError) as error:
+            record.error = str(error)
+            yield _event(error_body(record.path, fault_of(error)))
+            return
+        yield b"data: [DONE]\n\n"
+
+
+def _event(body: Json) -> bytes:
+    return b"data: " + encoded(body) + b"\n\n"
+
+
+def _model(entry: Mapping[str, Any]) -> Json:
+    return {
+        "id": entry["name"],
+        "object": "model",
+        "created": _seconds(entry.get("modified_at")),
+        "owned_by": "library",
+    }
+
+
+def _seconds(time: Any) -> int:
+    """Since 1970; 0 for what is no time."""
+    try:
+        return max(0, int(datetime.fromisoformat(str(time)).timestamp()))
+    except (ValueError, OverflowError):
+        return 0

@@ -1,0 +1,143 @@
+"""Running the proxy: until it is told to stop, with the configuration read anew on SIGHUP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import uvicorn
+
+from specollama.config import Config, load_config
+from specollama.errors import SpecollamaError
+from specollama.proxy.access import Log
+from specollama.proxy.app import make_app
+from specollama.proxy.generation import Generation
+from specollama.proxy.metrics import Metrics
+from specollama.serving.listening import bind, token_for, url_of
+from specollama.serving.origins import Origins
+
+
+@dataclass(slots=True)
+class Proxy:
+    """A proxy that is configured. `token`: what requests must carry. `any_host`: the Host header isn't looked at."""
+
+    config: Config
+    environ: Mapping[str, str]
+    token: str | None = None
+    any_host: bool = False
+    metrics: Metrics = field(default_factory=Metrics)
+    current: Generation = field(init=False)
+    log: Log = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.log = Log(self.metrics)
+        self.current = self._generation(self.config)
+
+    def server(self, kind: type[uvicorn.Server] = uvicorn.Server) -> uvicorn.Server:
+        app = make_app(
+            lambda: self.current,
+            lifespan=self._living,
+            metrics=self.metrics,
+            log=self.log,
+            token=self.token,
+            any_host=self.any_host,
+            origins=Origins.read(self.environ),
+        )
+        config = uvicorn.Config(
+            app,
+            lifespan="on",
+            log_level="critical",  # the log is ours
+            access_log=False,
+            ws="none",
+            server_header=False,
+            date_header=False,
+            timeout_graceful_shutdown=max(1, round(self.current.serve.shutdown_timeout)),
+        )
+        return kind(config)
+
+    async def reload(self) -> None:
+        """Read the file again. A wrong one is refused in the log, and the old one stays."""
+        try:
+            fresh = await self._generation(load_config(self.config.file)).open()
+        except SpecollamaError as error:
+            self.log.write({"event": "reload refused, the old configuration stays", "error": str(error)})
+            return
+        old, self.current = self.current, fresh
+        await old.retire()
+        self.log.write({"event": "reloaded", "pairs": list(fresh.pool.pairs)})
+
+    def _generation(self, config: Config) -> Generation:
+        return Generation(config, self.environ, token=self.token)
+
+    @asynccontextmanager
+    async def _living(self) -> AsyncIterator[None]:
+        await self.current.open()
+        loop, reloads = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+
+        def hung_up() -> None:
+            task = loop.create_task(self.reload())
+            reloads.add(task)
+            task.add_done_callback(reloads.discard)
+
+        with suppress(NotImplementedError, RuntimeError, ValueError, AttributeError):  # Windows; not the main thread
+            loop.add_signal_handler(signal.SIGHUP, hung_up)
+        yield
+        await self.current.retire()
+
+
+def run(config: Config, *, host: str, port: int, allow_anyone: bool) -> None:
+    """Serve until interrupted. Says on stderr when it is ready.
+
+    ConfigError for a wrong configuration, UsageError for an open address without a token, RunError for a port that is
+    taken.
+    """
+    token = os.environ.get("SPECOLLAMA_TOKEN") or None if allow_anyone else token_for(host)
+    proxy = Proxy(config, os.environ, token, any_host=allow_anyone)
+    with closing(bind(host, port)) as listener:
+        for line in _greeting(proxy, url_of(listener)):
+            print(line, file=sys.stderr, flush=True)
+        with suppress(KeyboardInterrupt):  # which uvicorn raises again after it has shut down
+            proxy.server().run([listener])
+
+
+@contextmanager
+def serving(
+    config: Config | Path, environ: Mapping[str, str], *, token: str | None = None
+) -> Iterator[tuple[str, Proxy]]:
+    """A proxy on a free loopback port, in a thread of its own, for the length of a `with` block: URL and proxy."""
+    proxy = Proxy(config if isinstance(config, Config) else load_config(config), environ, token)
+    with closing(bind("127.0.0.1", 0)) as listener:
+        server = proxy.server(_Threaded)
+        thread = threading.Thread(target=server.run, args=([listener],), name="proxy")
+        thread.start()
+        try:
+            yield url_of(listener), proxy
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def _greeting(proxy: Proxy, url: str) -> list[str]:
+    pairs = [
+        f"{name} ({opened.settings.target.model} at {opened.settings.target.endpoint.url})"
+        for name, opened in proxy.current.pool.pairs.items()
+    ]
+    return [
+        f"serving on {url}; all else is passed on to {proxy.current.default.endpoint}",
+        f"pairs: {', '.join(pairs)}" if pairs else "no pairs are configured: everything is passed on",
+    ]
+
+
+class _Threaded(uvicorn.Server):
+    """Leaves the signals to the thread that owns them."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
