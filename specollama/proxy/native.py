@@ -15,7 +15,7 @@ from specollama.backends.facts import full_name
 from specollama.errors import EndpointError
 from specollama.pool import OpenPair
 from specollama.proxy.errors import fault_of
-from specollama.proxy.generation import Generation, generation_of
+from specollama.proxy.generation import Generation, Listed, generation_of
 from specollama.proxy.limits import within
 from specollama.proxy.record import Record, record_of
 from specollama.serving.faults import Fault
@@ -182,11 +182,9 @@ def described(opened: OpenPair) -> dict[str, Any]:
     }
 
 
-def _as_pair(opened: OpenPair, generation: Generation, found: list[Any]) -> dict[str, Any]:
+def _as_pair(opened: OpenPair, generation: Generation, found: list[Listed]) -> dict[str, Any]:
     """The target's entry under the pair's name."""
     target, upstream = full_name(opened.settings.target.model), generation.upstream_of(opened)
-    own: dict[str, Any] = next(
-        (entry for entry, place, name in found if place is upstream and full_name(name) == target), {}
-    )
+    own = [entry for entry, place, name in found if place is upstream and full_name(name) == target]
     blank = {"modified_at": _NEVER, "size": 0, "digest": "", "details": {}}
-    return {**blank, **own, "name": opened.name, "model": opened.name}
+    return {**blank, **(own[0] if own else {}), "name": opened.name, "model": opened.name}

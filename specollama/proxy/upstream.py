@@ -64,9 +64,8 @@ class Upstream:
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else None
         patience = httpx.USE_CLIENT_DEFAULT if limit is None else httpx.Timeout(limit)
         try:
-            return await self.http.request(
-                method, self.endpoint.url + path, json=body, headers=headers, timeout=patience
-            )
+            url = self.endpoint.url + path
+            return await self.http.request(method, url, json=body, headers=headers, timeout=patience)
         except httpx.HTTPError as error:
             raise self._failed(error) from error
 
