@@ -77,7 +77,7 @@ def judge(draft: Draft, scored: Scored, rule: Rule, random: Random) -> Verdict:
     Under REJECTION a place is judged by that rule where p and q are both known, else by match; any other rule
     is match throughout. The walk is over text: a token of the target may span drafted ones, or end inside one,
     when the two have different tokenizers. It ends where no row was asked, and after a token that isn't a drafted one
-    unless the rows are the target's own.
+    unless the rows are the target's own. Where nothing was drafted, the target's token is its own plain one.
     """
     text, place_of = draft.text, _starts(draft)
     offset, emitted = 0, list[Emitted]()
@@ -85,7 +85,7 @@ def judge(draft: Draft, scored: Scored, rule: Rule, random: Random) -> Verdict:
         if row.sample is None:
             return _verdict(draft, emitted, offset, row, contradicted=offset < len(text))
         if offset == len(text):
-            emitted.append(Emitted(row.sample, Origin.BONUS, row.top))
+            emitted.append(Emitted(row.sample, Origin.BONUS if draft.tokens else Origin.PLAIN, row.top))
             break
         place = place_of.get(offset) if rule is Rule.REJECTION else None
         settled = _settle(draft, place, row, text[offset:], random)

@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypedDict, Unpack
 
@@ -41,6 +42,31 @@ class ModelRef:
     model: str
     endpoint: Endpoint
 
+    def __str__(self) -> str:
+        return self.model
+
+
+@dataclass(frozen=True, slots=True)
+class FileRef:
+    """A GGUF file, which is opened in process."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return self.path.name
+
+
+class Lookup(Enum):
+    """Drafting without a model: what followed the same words before."""
+
+    LOOKUP = "lookup"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+DraftRef = ModelRef | FileRef | Lookup
+
 
 class Overrides(TypedDict, total=False):
     """What flags may set of a pair. None: not given."""
@@ -50,6 +76,8 @@ class Overrides(TypedDict, total=False):
     rule: Rule | str | None
     lanes: int | None
     keep_alive: float | str | None
+    kv_type: str | None
+    batch_threads: int | None
     options: Mapping[str, Any] | None
 
 
@@ -58,14 +86,21 @@ class PairSettings:
     """All that is known about a pair before a request is made."""
 
     name: str | None  # as in the file; None: given by flags
-    target: ModelRef
-    draft: ModelRef | None  # None only with the route plain
+    target: ModelRef | FileRef
+    drafts: tuple[DraftRef, ...] = ()  # empty only with the route plain
     lookahead: int | Literal["auto"] = "auto"  # tokens drafted in a round
     route: Route = Route.AUTO
     rule: Rule = Rule.AUTO
     lanes: int | None = None  # concurrent requests the target works on at once; None: not known
     keep_alive: float | str | None = None  # a number: seconds; None: the server's own
+    kv_type: str | None = None  # of the cache of models opened in process; None: 16 bits
+    batch_threads: int | None = None  # for reading with models opened in process; None: as num_thread
     options: Mapping[str, Any] = field(default_factory=dict)  # Ollama's, sent with every request
+
+    @property
+    def draft(self) -> ModelRef | None:
+        """The draft model that a server has, where there is one."""
+        return next((draft for draft in self.drafts if isinstance(draft, ModelRef)), None)
 
     def override(self, **flags: Unpack[Overrides]) -> PairSettings:
         """The settings with what the flags give in place; options are merged by name.
@@ -81,11 +116,13 @@ class PairSettings:
 
     def checked(self, place: Place) -> PairSettings:
         """Itself; raises ConfigError or UsageError when there is no draft but the route wants one."""
-        if self.draft is None and self.route is not Route.PLAIN:
+        if not self.drafts and self.route is not Route.PLAIN:
             flags = place.file is None
             form = "--draft MODEL" if flags else 'draft = { model = "qwen2.5-coder:0.5b" }'
             plain = "--route plain" if flags else 'route = "plain"'
             place.at("draft").refuse(f"missing; give it as {form}, or {plain}, which drafts nothing")
+        if isinstance(self.target, FileRef) and self.route not in (Route.AUTO, Route.LOCAL, Route.PLAIN):
+            place.at("route").refuse("a file is opened in process: auto, local or plain", str(self.route))
         return self
 
 
@@ -106,8 +143,8 @@ class Config:
             self._unknown_pair(name)
         return _with_tokens(self._settings(name, environ), environ)
 
-    def model_at(self, text: str, flag: str, environ: Mapping[str, str]) -> ModelRef:
-        """The model that a flag ("target", "draft") gives as `MODEL` or `MODEL@SERVER`.
+    def model_at(self, text: str, flag: str, environ: Mapping[str, str]) -> DraftRef:
+        """The model that a flag ("target", "draft") gives as `MODEL`, `MODEL@SERVER`, `FILE.gguf` or `lookup`.
 
         The server: a URL, `host`, `host:port` or the name of an endpoint. Raises UsageError naming the flag.
         """
@@ -138,10 +175,14 @@ class Config:
         table: PairTable = self.table.pairs[name]
         place = Place(self.file, ("pairs", name))
         target = self._model(table.target, place.at("target"), environ)
-        draft = self._model(table.draft, place.at("draft"), environ) if table.draft else None
-        return PairSettings(name=name, target=target, draft=draft).tuned(table).checked(place)
+        if isinstance(target, Lookup):
+            place.at("target").refuse("lookup is a drafter, not a model", str(target))
+        drafts = tuple(self._model(draft, place.at("draft"), environ) for draft in table.draft)
+        return PairSettings(name=name, target=target, drafts=drafts).tuned(table).checked(place)
 
-    def _model(self, table: ModelTable, place: Place, environ: Mapping[str, str]) -> ModelRef:
+    def _model(self, table: ModelTable, place: Place, environ: Mapping[str, str]) -> DraftRef:
+        if table.path is not None:
+            return FileRef(self._beside(table.path))
         if table.endpoint is None:
             return self._written(table.model, place.at("model"), environ)
         if "@" in table.model:
@@ -149,9 +190,18 @@ class Config:
         endpoint = self._endpoint(table.endpoint, place.at("endpoint"), table.endpoint)
         return self._written(table.model, place.at("model"), environ, endpoint)
 
+    def _beside(self, path: str) -> Path:
+        """A path that isn't absolute is meant from the file's own directory."""
+        start = self.file.absolute().parent if self.file else Path.cwd()
+        return start / os.path.expanduser(path)
+
     def _written(
         self, text: str, place: Place, environ: Mapping[str, str], endpoint: Endpoint | None = None
-    ) -> ModelRef:
+    ) -> DraftRef:
+        if text == Lookup.LOOKUP.value and endpoint is None:
+            return Lookup.LOOKUP
+        if text.lower().endswith(".gguf") and endpoint is None:
+            return FileRef(self._beside(text))
         try:
             model, server = parse_model_at(text)
             if server is None:
@@ -211,11 +261,11 @@ def adhoc_pair(
 
     Raises UsageError naming the flag, ConfigError when a variable that holds a token isn't set.
     """
-    settings = PairSettings(
-        name=None,
-        target=config.model_at(target, "target", environ),
-        draft=None if draft is None else config.model_at(draft, "draft", environ),
-    )
+    chosen = replace(config, file=None).model_at(target, "target", environ)
+    if isinstance(chosen, Lookup):
+        FLAGS.at("target").refuse("lookup is a drafter, not a model", target)
+    drafts = () if draft is None else (replace(config, file=None).model_at(draft, "draft", environ),)
+    settings = PairSettings(name=None, target=chosen, drafts=drafts)
     return _with_tokens(settings.override(**flags), environ)
 
 
@@ -275,8 +325,8 @@ def _syntax(fault: str, text: str) -> str:
 
 
 def _with_tokens(settings: PairSettings, environ: Mapping[str, str]) -> PairSettings:
-    for model in (settings.target, settings.draft):
-        if model is not None:
+    for model in (settings.target, *settings.drafts):
+        if isinstance(model, ModelRef):
             model.endpoint.token(environ)
     return settings
 

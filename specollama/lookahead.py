@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from specollama.types import Verdict
+from specollama.types import Draft, Round, Verdict
 
 TESTED_ENOUGH = 24  # tokens
 HOPELESS = 0.1  # acceptance rate
@@ -18,11 +18,15 @@ class Lookahead(Protocol):
     """Decides the length of the next draft from the outcomes of the earlier ones."""
 
     def next(self) -> int:
-        """Tokens to draft, 1 or more."""
+        """Tokens to draft at most, 0 or more."""
         ...
 
-    def learn(self, drafted: int, accepted: int) -> None:
-        """A round drafted so many tokens, and so many were accepted."""
+    def send(self, draft: Draft) -> int:
+        """How many of the drafted tokens to have scored."""
+        ...
+
+    def learn(self, round: Round) -> None:
+        """What came of the last round."""
         ...
 
     def __str__(self) -> str:
@@ -37,7 +41,10 @@ class FixedLookahead:
     def next(self) -> int:
         return self.tokens
 
-    def learn(self, drafted: int, accepted: int) -> None:
+    def send(self, draft: Draft) -> int:
+        return len(draft.tokens)
+
+    def learn(self, round: Round) -> None:
         """What happened changes nothing."""
 
     def __str__(self) -> str:
@@ -62,7 +69,11 @@ class AdaptiveLookahead:
     def next(self) -> int:
         return self.tokens
 
-    def learn(self, drafted: int, accepted: int) -> None:
+    def send(self, draft: Draft) -> int:
+        return len(draft.tokens)
+
+    def learn(self, round: Round) -> None:
+        drafted, accepted = round.verdict.drafted, round.verdict.accepted
         if drafted == 0:
             return
         self._poor = self._poor + 1 if accepted * 2 < drafted else 0

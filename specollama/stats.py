@@ -36,6 +36,7 @@ class Stats:
     extensions: int = 0  # requests that were issued again with a larger num_predict
 
     prompt_eval_count: int = 0  # tokens of the prompt, as far as they are known
+    prompt_read: int = 0  # of them, those that had to be read: the rest was still there from an earlier turn
     eval_count: int = 0  # tokens of the reply, its end included
     total_duration: int = 0  # from the request to the last token, rendering included
     first_token_duration: int = 0  # from the request to the first text
@@ -43,7 +44,10 @@ class Stats:
     score_duration: int = 0  # waiting for the target
 
     def record(self, verdict: Verdict) -> None:
-        """Count one round."""
+        """Count one round. Where nothing was drafted there was none: its token is a plain one."""
+        if not verdict.drafted:
+            self.plain += len(verdict.emitted)
+            return
         self.rounds += 1
         self.drafted += verdict.drafted
         self.tested += verdict.tested

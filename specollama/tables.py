@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
 from pydantic_core import PydanticCustomError
@@ -133,8 +133,25 @@ class EndpointTable(Table):
 
 
 class ModelTable(Table):
-    model: Annotated[str, _must("a model's name, as qwen2.5-coder:32b")] = Field(examples=['"qwen2.5-coder:32b"'])
+    """A model on a server, or (`path`) a GGUF file that is opened here."""
+
+    model: Annotated[str, _must("a model's name, as qwen2.5-coder:32b")] = Field("", examples=['"qwen2.5-coder:32b"'])
     endpoint: Annotated[str | None, _must("the name of an endpoint")] = None
+    path: Annotated[str | None, _must("a GGUF file, as ~/models/qwen.gguf")] = None
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        if self.path is None and not self.model:
+            raise _fault("missing; give it as model = \"qwen2.5-coder:32b\", or path = \"FILE.gguf\"", "model")
+        if self.path is not None and (self.model or self.endpoint):
+            raise _fault("a file has no model's name and no endpoint; leave them out", "path")
+        return self
+
+
+def _draft(value: Any, handler: Callable[[Any], Any]) -> Any:
+    """One drafter, or a list of them; a text is one written as on the command line."""
+    listed = value if isinstance(value, list) else [value]
+    return handler([{"model": one} if isinstance(one, str) else one for one in listed])
 
 
 class TuningTable(Table):
@@ -158,6 +175,10 @@ class TuningTable(Table):
             lambda value: not isinstance(value, str) or DURATION.fullmatch(value) or SECONDS.fullmatch(value),
         ),
     ] = None
+    kv_type: Annotated[
+        str | None, _must('a cache type of llama.cpp, as "q8_0"', lambda name: VARIABLE.fullmatch(name))
+    ] = None
+    batch_threads: Annotated[int | None, _must("a whole number, 1 or more", lambda value: value >= 1)] = None
     options: OptionsTable = OptionsTable()
 
     def given(self) -> dict[str, Any]:
@@ -172,7 +193,7 @@ class TuningTable(Table):
 
 class PairTable(TuningTable):
     target: ModelTable = Field(examples=['{ model = "qwen2.5-coder:32b" }'])
-    draft: ModelTable | None = None
+    draft: Annotated[list[ModelTable], WrapValidator(_draft)] = []
     intercept: Annotated[bool, _must("true or false")] = True
 
 
@@ -234,11 +255,20 @@ def validated(table: type[T], data: Mapping[str, Any], place: Place) -> T:
     except ValidationError as error:
         first = error.errors()[0]
     context = first.get("ctx", {})
-    keys = [str(key) for key in (*first["loc"], context.get("key")) if key is not None]
-    value: Any = data
-    for key in keys:
-        value = value.get(key)
+    keys, value = _as_written([key for key in (*first["loc"], context.get("key")) if key is not None], data)
     place.at(*keys).refuse(context.get("words", first["msg"]), value)
+
+
+def _as_written(keys: Iterable[str | int], data: Any) -> tuple[list[str], Any]:
+    """The path of keys, and what is there. A single entry may stand for a list of one."""
+    path, value = list[str](), data
+    for key in keys:
+        if isinstance(key, int) and not isinstance(value, list):
+            continue
+        path.append(str(key))
+        known = isinstance(value, list) or (isinstance(value, Mapping) and key in value)
+        value = value[key] if known else None
+    return path, value
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ is *recovered*; the extra one when all were accepted is the *bonus*.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -34,6 +34,7 @@ class Route(StrEnum):
     """How a pair's drafts are verified."""
 
     AUTO = "auto"
+    LOCAL = "local"
     LANES = "lanes"
     GREEDY = "greedy"
     PLAIN = "plain"
@@ -50,11 +51,13 @@ class DoneReason(StrEnum):
 class Token:
     """One token as a server shows it.
 
-    `logprob` is the natural logarithm of the softmax of the raw logits, before penalties, temperature and cuts.
+    `logprob` is the natural logarithm of the softmax of the raw logits, before penalties, temperature and cuts. `id`
+    is its place in the target's vocabulary, where the backend knows it.
     """
 
     text: str
     logprob: float | None = None
+    id: int | None = None
 
 
 Distribution = Mapping[str, float]
@@ -119,14 +122,26 @@ class Draft:
 
     `q[i]` is the distribution that `tokens[i]` was drawn from, given that the draw had a text of its own; None
     where it is unknown (the rule is then match). It never depends on `tokens[i]` or on a later token.
+
+    `source` names the drafter, and `confidence[i]` is how sure it was at that place, 0 to 1: a model's probability of
+    its best token. It never depends on `tokens[i]` either; empty where it isn't known. `steps` are the seconds that
+    each token took, the first with `read` tokens of the text that had to be read before.
     """
 
     tokens: tuple[Token, ...] = ()
     q: tuple[Distribution | None, ...] = ()
+    source: str = ""
+    confidence: tuple[float, ...] = ()
+    steps: tuple[float, ...] = ()
+    read: int = 0
 
     @property
     def text(self) -> str:
         return "".join(token.text for token in self.tokens)
+
+    def first(self, count: int) -> Draft:
+        """The draft cut to its first tokens; what it took stays."""
+        return replace(self, tokens=self.tokens[:count], q=self.q[:count], confidence=self.confidence[:count])
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +150,14 @@ class Scored:
 
     A row at offset 0 is what follows the text so far; one at `len(draft.text)` gives the bonus token. `own`: they
     follow the target's own tokens; else the drafted ones, and a row beyond a token of the target's that spans
-    several of those stands after others than were emitted.
+    several of those stands after others than were emitted. `read`: tokens of the text that the target had to read
+    before it could give the rows.
     """
 
     rows: Mapping[int, Row]
     asked: int = 0  # rows that were asked of the server
     own: bool = False
+    read: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +183,17 @@ class Verdict:
     accepted: int = 0
     end: bool = False
     hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What a round cost, in seconds, and what came of it. Of `draft` the first `verdict.drafted` tokens were sent."""
+
+    draft: Draft
+    verdict: Verdict
+    drafting: float = 0.0
+    scoring: float = 0.0
+    read: int = 0  # tokens of the text that the target read in it
 
 
 @dataclass(frozen=True, slots=True)

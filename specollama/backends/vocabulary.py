@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def _import_gguf() -> Any:
     return gguf
 
 
-def _import_llama() -> Any:
+def import_llama() -> Any:
     try:
         import llama_cpp
     except (ImportError, RuntimeError, OSError) as error:  # RuntimeError: its library can't be loaded
@@ -117,8 +118,8 @@ class LlamaVocabulary:
     """
 
     def __init__(self, path: Path) -> None:
-        self._llama = llama = _import_llama()
-        _silence(llama)
+        self._llama = llama = import_llama()
+        silence(llama)
         parameters = llama.llama_model_default_params()
         parameters.vocab_only = True
         self._model = llama.llama_model_load_from_file(os.fsencode(path), parameters)
@@ -126,9 +127,9 @@ class LlamaVocabulary:
             raise RunError(f"llama.cpp can't read the vocabulary in {path}")
         self._vocab = llama.llama_model_get_vocab(self._model)
         size = llama.llama_vocab_n_tokens(self._vocab)
-        pieces = [self._piece(token) for token in range(size)]
-        self._shown = [_prefix(piece).decode() for piece in pieces]
-        self.distinct = _distinct(pieces, self._shown)
+        self._pieces = [self._piece(token) for token in range(size)]
+        self._shown = [_prefix(piece).decode() for piece in self._pieces]
+        self.distinct = _distinct(self._pieces, self._shown)
         self._root: _Root | None = None
         self.adds_begin_marker = bool(llama.llama_vocab_get_add_bos(self._vocab))
 
@@ -141,6 +142,12 @@ class LlamaVocabulary:
     def begin_marker(self) -> str:
         """The text of the begin marker; "" when the model has none."""
         token = self._llama.llama_vocab_bos(self._vocab)
+        return "" if token < 0 else self._piece(token, special=True).decode("utf-8", "replace")
+
+    @property
+    def end_marker(self) -> str:
+        """The text of the token that ends a text; "" when the model has none."""
+        token = self._llama.llama_vocab_eos(self._vocab)
         return "" if token < 0 else self._piece(token, special=True).decode("utf-8", "replace")
 
     def encode(self, text: str) -> tuple[int, ...]:
@@ -186,6 +193,23 @@ class LlamaVocabulary:
         """What each token prints, by id."""
         return self._shown
 
+    def piece(self, token: int) -> bytes:
+        """The bytes of a token, which may be a part of a character; none for control tokens."""
+        return self._pieces[token]
+
+    def whole(self, token: int) -> str:
+        """The text of a token that is whole characters; "" for any other."""
+        return self._shown[token] if len(self._shown[token].encode()) == len(self._pieces[token]) else ""
+
+    def ends(self, token: int) -> bool:
+        """Whether a reply is over with this token."""
+        return bool(self._llama.llama_vocab_is_eog(self._vocab, token))
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """The tokens by their text, of those whose text is theirs alone."""
+        return {text: token for token, text in enumerate(self._shown) if text in self.distinct}
+
     def _piece(self, token: int, *, special: bool = False) -> bytes:
         buffer = ctypes.create_string_buffer(_PIECE_LIMIT)
         length = self._llama.llama_token_to_piece(self._vocab, token, buffer, _PIECE_LIMIT, 0, special)
@@ -210,7 +234,7 @@ def _distinct(pieces: list[bytes], shown: list[str]) -> frozenset[str]:
     return frozenset(text for text in whole if text and times[text] == 1 and "\ufffd" not in text)
 
 
-def _silence(llama: Any) -> None:
+def silence(llama: Any) -> None:
     """llama.cpp logs each key that it reads to stderr."""
     llama.llama_log_set(_quiet(llama), ctypes.c_void_p(0))
 

@@ -14,7 +14,18 @@ from specollama.errors import RunError
 from specollama.lookahead import Lookahead, Patience
 from specollama.stats import Done, Event, Stats, Status, Text
 from specollama.stopping import Stopper
-from specollama.types import Continuation, DoneReason, Draft, Emitted, Origin, Rule, SamplingOptions, Token, Verdict
+from specollama.types import (
+    Continuation,
+    DoneReason,
+    Draft,
+    Emitted,
+    Origin,
+    Round,
+    Rule,
+    SamplingOptions,
+    Token,
+    Verdict,
+)
 
 _Tag = tuple[Emitted, int]  # what was emitted, and in which round
 
@@ -56,7 +67,8 @@ class Speculation:
             except RunError as error:
                 why: str | None = f"the draft failed: {error}"
             else:
-                verdict = await self._score(draft)
+                drafting = (perf_counter_ns() - began) / 1e9
+                draft, verdict = await self._score(draft, drafting)
                 for event in self._emit(draft, verdict):
                     yield event
                 if self._stopper.reason is not None:
@@ -94,15 +106,19 @@ class Speculation:
         self.stats.draft_duration += perf_counter_ns() - began
         return draft
 
-    async def _score(self, draft: Draft) -> Verdict:
+    async def _score(self, proposed: Draft, drafting: float) -> tuple[Draft, Verdict]:
+        """What of the draft was sent, and its verdict. `drafting`: seconds that it took."""
+        draft = proposed.first(self.lookahead.send(proposed))
         began = perf_counter_ns()
         scored = await self.target.score(draft)
-        self.stats.score_duration += perf_counter_ns() - began
+        scoring = perf_counter_ns() - began
+        self.stats.score_duration += scoring
         self.stats.rows += scored.asked
+        self.stats.prompt_read += scored.read
         verdict = judge(draft, scored, self.rule, self.random)
-        self.lookahead.learn(verdict.drafted, verdict.accepted)
+        self.lookahead.learn(Round(proposed, verdict, drafting, scoring / 1e9, scored.read))
         self.drafter.learn(verdict)
-        return verdict
+        return draft, verdict
 
     def _emit(self, draft: Draft, verdict: Verdict) -> Iterator[Text]:
         """Show the round's tokens, and count them: only those that the reply still took."""

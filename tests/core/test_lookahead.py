@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from specollama.lookahead import AdaptiveLookahead, FixedLookahead, Patience
-from specollama.types import Emitted, Origin, Token, Verdict
+from specollama.types import Draft, Emitted, Origin, Round, Token, Verdict
 
 
 def after(lookahead: AdaptiveLookahead, *rounds: tuple[int, int]) -> int:
     """The next length after rounds of (drafted, accepted)."""
     for drafted, accepted in rounds:
-        lookahead.learn(drafted, accepted)
+        lookahead.learn(fared(drafted, accepted))
     return lookahead.next()
+
+
+def fared(drafted: int, accepted: int) -> Round:
+    return Round(Draft((Token("x"),) * drafted), Verdict(drafted=drafted, accepted=accepted))
 
 
 def test_a_fixed_lookahead_stays_whatever_happens() -> None:
     lookahead = FixedLookahead(5)
-    lookahead.learn(5, 0)
-    lookahead.learn(5, 0)
+    lookahead.learn(fared(5, 0))
+    lookahead.learn(fared(5, 0))
     assert lookahead.next() == 5
     assert str(lookahead) == "5"
 

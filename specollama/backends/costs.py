@@ -1,0 +1,127 @@
+"""What passes of a model cost on this machine, and how a pair's drafts fared: measured once, kept between runs.
+
+In the user's state directory, by the files, the load options and the machine. A file there that isn't what was
+written is ignored, and said so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+
+import platformdirs
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from specollama.backends.llama import LlamaModel, LoadOptions
+from specollama.planner import BINS
+
+SIZES = (1, 8, 2, 4, 16, 3, 6, 12, 32)  # tokens in a pass, the most telling first
+_REPEATS = 3
+_LIMIT = 1.0  # seconds a model
+_READ = 64  # tokens
+_BEFORE = 32  # tokens that are there already
+
+_Counts = list[float]
+
+
+class ModelCosts(BaseModel):
+    """Seconds of a pass by its tokens, and of a token that is read."""
+
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+
+    passes: dict[int, float] = Field(min_length=1)
+    reading: float = Field(ge=0)
+
+
+class Fared(BaseModel):
+    """A drafter's calibration: accepted and tested tokens, by confidence."""
+
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+
+    hits: _Counts = Field(min_length=BINS, max_length=BINS)
+    trials: _Counts = Field(min_length=BINS, max_length=BINS)
+
+
+class Kept(BaseModel):
+    """All that is kept of a pair. `models` by their key, `drafters` by rule, temperature and name."""
+
+    models: dict[str, ModelCosts] = {}
+    drafters: dict[str, Fared] = {}
+
+
+def model_key(path: Path, options: LoadOptions) -> str:
+    """What a model's costs depend on."""
+    file = path.stat()
+    said = (platform.node(), os.cpu_count(), str(path.resolve()), file.st_size, file.st_mtime_ns, repr(options))
+    return hashlib.sha256(repr(said).encode()).hexdigest()[:32]
+
+
+def state_file(*keys: str) -> Path:
+    """Where what is known of a target and its drafts is kept."""
+    name = hashlib.sha256("\n".join(keys).encode()).hexdigest()[:32]
+    return platformdirs.user_state_path("specollama") / "planner" / f"{name}.json"
+
+
+def recall(file: Path) -> tuple[Kept, str]:
+    """What is kept, and a line about why it is not to be used; "" where there is nothing to say."""
+    try:
+        return Kept.model_validate_json(file.read_bytes()), ""
+    except FileNotFoundError:
+        return Kept(), ""
+    except ValidationError:
+        return Kept(), f"{file} is damaged: measured anew"
+    except OSError as error:
+        return Kept(), f"{file} can't be read: {error.strerror or error}"
+
+
+def keep(kept: Kept, file: Path) -> str:
+    """Write it, whole or not at all; answers a line about why that can't be done, else ""."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle, scratch = tempfile.mkstemp(dir=file.parent, suffix=".tmp")
+        try:
+            with os.fdopen(handle, "w") as stream:
+                stream.write(kept.model_dump_json())
+            Path(scratch).replace(file)
+        finally:
+            Path(scratch).unlink(missing_ok=True)
+    except OSError as error:
+        return f"what was measured can't be kept in {file.parent}: {error.strerror or error}"
+    return ""
+
+
+def measure(model: LlamaModel, text: list[int], clock: Callable[[], float] = perf_counter) -> ModelCosts:
+    """Time a model for a second or so on the tokens of any text. Raises RunError when llama.cpp fails."""
+    began, passes = clock(), dict[int, float]()
+    text = text * (1 + (_BEFORE + _READ) // len(text))
+    before = text[:_BEFORE]
+    reading = _timed(lambda: model.rows(text[: _BEFORE + _READ], 1), clock) / (_BEFORE + _READ)
+    for size in SIZES:
+        took = list[float]()
+        while len(took) < _REPEATS and (not passes or clock() - began < _LIMIT):
+            model.rows(before, 1)
+            took.append(_timed(partial(model.rows, text[: _BEFORE + size], size), clock))
+        if took:
+            passes[size] = min(took)
+    return ModelCosts(passes=_rising(passes), reading=reading)
+
+
+def _rising(passes: dict[int, float]) -> dict[int, float]:
+    """A pass over more tokens never costs less: where it seemed to, something else was running."""
+    rising, dearest = dict[int, float](), 0.0
+    for size in sorted(passes):
+        dearest = max(dearest, passes[size])
+        rising[size] = dearest
+    return rising
+
+
+def _timed(work: Callable[[], object], clock: Callable[[], float]) -> float:
+    began = clock()
+    work()
+    return clock() - began

@@ -1,0 +1,325 @@
+"""Models opened in process as target and as drafter: a round is one pass, with the logits of all its places."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Event
+from time import perf_counter
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from specollama.acceptance import visible
+from specollama.backends.llama import Cancelled, LlamaModel, Logits
+from specollama.backends.sampler import Sampler, confidence, log_probability
+from specollama.backends.vocabulary import LlamaVocabulary
+from specollama.types import (
+    Continuation,
+    Distribution,
+    DoneReason,
+    Draft,
+    Row,
+    Rule,
+    Scored,
+    Token,
+    Verdict,
+)
+
+T = TypeVar("T")
+
+_SINKS = 4  # tokens
+_LARGEST_SUPPORT = 256  # tokens of a distribution that is worth writing out; beyond it the rule is match
+
+
+class Worker:
+    """The thread in which models are asked, one thing after another, so that streaming and interrupts go on.
+
+    One for draft and target both: llama.cpp's own threads wait actively, and those of one model would slow the other.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="specollama-llama")
+
+    async def do(self, work: Callable[[Callable[[], bool]], T]) -> T:
+        """The outcome of `work`, which is told to stop when the caller is cancelled."""
+        stopped = Event()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work, stopped.is_set)
+        finally:
+            stopped.set()
+
+    async def close(self) -> None:
+        """Wait for what is running."""
+        await asyncio.to_thread(self._pool.shutdown)
+
+
+@dataclass(slots=True)
+class Path:
+    """The tokens of a reply, its prompt included, in the target's vocabulary. The target adds to it."""
+
+    tokens: list[int]
+    prompt: int = field(init=False)  # tokens of the prompt
+
+    def __post_init__(self) -> None:
+        self.prompt = len(self.tokens)
+
+
+class LocalTarget:
+    """Route `local`: all places of a draft in one pass.
+
+    Each token is a function of the text before it and the sampler's seed, whatever was drafted. `shown`: how many of
+    the most probable tokens a row tells.
+    """
+
+    def __init__(
+        self,
+        model: LlamaModel,
+        vocabulary: LlamaVocabulary,
+        path: Path,
+        sampler: Sampler,
+        worker: Worker,
+        *,
+        rule: Rule,
+        shown: int = 2,
+    ) -> None:
+        self._model = model
+        self._vocabulary = vocabulary
+        self._path = path
+        self._sampler = sampler
+        self._worker = worker
+        self._rule = rule
+        self._shown = shown
+
+    async def score(self, draft: Draft) -> Scored:
+        return await self._worker.do(partial(self._score, draft))
+
+    async def commit(self, verdict: Verdict, limit: int | None) -> Continuation:
+        self._path.tokens.extend(self._id(emitted.token) for emitted in verdict.emitted)
+        if verdict.hidden:
+            return await self._worker.do(partial(self._write, limit))
+        return Continuation(end=DoneReason.LENGTH) if self._full else Continuation()
+
+    async def stream(self, limit: int | None) -> AsyncGenerator[Token | Continuation, None]:
+        while limit is None or limit > 0:
+            written = await self._worker.do(partial(self._write, limit))
+            for token in written.tokens:
+                yield token
+            if written.end:
+                yield Continuation(sampled=written.sampled - len(written.tokens), end=written.end)
+                return
+            limit = None if limit is None else limit - written.sampled
+        yield Continuation(end=DoneReason.LENGTH)
+
+    @property
+    def _full(self) -> bool:
+        return len(self._path.tokens) >= self._model.context_length
+
+    def _score(self, draft: Draft, stopped: Callable[[], bool]) -> Scored:
+        tokens = self._path.tokens
+        room = self._model.context_length - len(tokens)
+        drafted = self._ids(draft)[: max(0, room)]
+        read = len(tokens) - 1 - min(self._model.known(tokens), len(tokens) - 1)
+        with suppress(Cancelled):
+            logits = self._model.rows(tokens + drafted, len(drafted) + 1, stopped)
+            return Scored(self._rows(draft, drafted, logits), asked=len(drafted) + 1, read=read)
+        return Scored({})  # nobody waits for it any more
+
+    def _rows(self, draft: Draft, drafted: list[int], logits: Sequence[Logits]) -> dict[int, Row]:
+        """The rows as far as they follow what the target agrees with; all of them under REJECTION."""
+        rows, offset, tokens = dict[int, Row](), 0, self._path.tokens + drafted
+        for place, row in enumerate(logits):
+            before = tokens[: len(self._path.tokens) + place]
+            chosen = self._sampler.draw(row, before, len(before) - self._path.prompt)
+            rows[offset] = self._row(chosen, row, before)
+            if place == len(drafted) or (self._rule is not Rule.REJECTION and chosen != drafted[place]):
+                break
+            if rows[offset].sample is not None and self._parted(draft.tokens[place], chosen, drafted[place]):
+                break
+            offset += len(draft.tokens[place].text)
+        return rows
+
+    def _parted(self, token: Token, chosen: int, drafted: int) -> bool:
+        """Whether two tokens print the same and aren't: rows beyond would follow the other one."""
+        return chosen != drafted and self._vocabulary.shown(chosen) == token.text
+
+    def _row(self, chosen: int, logits: Logits, before: Sequence[int]) -> Row:
+        if self._vocabulary.ends(chosen):
+            return Row(None, end=True)
+        text = self._vocabulary.whole(chosen)
+        if not text:
+            return Row(None, p=self._distribution(logits, before))
+        best = most_probable(logits, self._shown)
+        found = log_probability(logits, [chosen, *best])
+        top = tuple(
+            Token(self._vocabulary.shown(token), logprob, token) for token, logprob in zip(best, found[1:], strict=True)
+        )
+        return Row(Token(text, found[0], chosen), top=top, p=self._distribution(logits, before))
+
+    def _distribution(self, logits: Logits, before: Sequence[int]) -> Distribution | None:
+        return _distribution(self._sampler, self._vocabulary, logits, before) if self._rule is Rule.REJECTION else None
+
+    def _write(self, limit: int | None, stopped: Callable[[], bool]) -> Continuation:
+        """The target's next character, however many tokens it takes."""
+        decoder, text, sampled = codecs.getincrementaldecoder("utf-8")("replace"), "", 0
+        tokens = self._path.tokens
+        while not self._full and (limit is None or sampled < limit) and not stopped():
+            row = self._model.rows(tokens, 1, stopped)[0]
+            chosen = self._sampler.draw(row, tokens, len(tokens) - self._path.prompt)
+            if self._vocabulary.ends(chosen):
+                return self._written(text + decoder.decode(b"", True), sampled, DoneReason.STOP)
+            tokens.append(chosen)
+            sampled += 1
+            text += decoder.decode(self._vocabulary.piece(chosen))
+            if text and not decoder.getstate()[0]:
+                return self._written(text, sampled, DoneReason.LENGTH if self._full else None)
+        return self._written(text + decoder.decode(b"", True), sampled, DoneReason.LENGTH)
+
+    def _written(self, text: str, sampled: int, end: DoneReason | None) -> Continuation:
+        return Continuation((Token(text),) if text else (), sampled, end=end)
+
+    def _ids(self, draft: Draft) -> list[int]:
+        """The drafted tokens as the target's; up to the first that isn't one."""
+        ids: list[int] = []
+        for token in draft.tokens:
+            known = token.id if token.id is not None else self._vocabulary.ids.get(token.text)
+            if known is None:
+                break
+            ids.append(known)
+        return ids
+
+    def _id(self, token: Token) -> int:
+        return token.id if token.id is not None else self._vocabulary.ids[token.text]
+
+
+class Pace(Protocol):
+    """Says after each drafted token whether to go on, and how much of a long text to read before the first."""
+
+    def another(self, draft: Draft) -> bool: ...
+
+    def window(self, name: str) -> int: ...
+
+
+class LocalDrafter:
+    """A draft model in process. It draws as the target would, with the target's noise: see `sampler`.
+
+    `tokens` gives the tokens of the text so far, in the model's own vocabulary: the target's path where the two are
+    the same (`same`). `name` is what the pace knows it by. Of a text of which more than the pace's window is to be
+    read the model gets the end alone, after its first tokens (without which attention falters: Xiao et al. 2024).
+    """
+
+    def __init__(
+        self,
+        model: LlamaModel,
+        vocabulary: LlamaVocabulary,
+        tokens: Callable[[str], list[int]],
+        sampler: Sampler,
+        worker: Worker,
+        pace: Pace,
+        *,
+        name: str,
+        rule: Rule,
+        prompt: int,
+        same: bool = True,
+    ) -> None:
+        self._model = model
+        self._vocabulary = vocabulary
+        self._tokens = tokens
+        self._sampler = sampler
+        self._worker = worker
+        self._pace = pace
+        self.name = name
+        self._rule = rule
+        self._prompt = prompt
+        self._same = same
+        self._from: int | None = None  # the first token after the sinks that the model gets
+
+    def unread(self, text: str) -> int:
+        """Tokens of the text that the model would have to read before it can draft."""
+        tokens = self._seen(self._tokens(text))
+        return len(tokens) - self._model.known(tokens)
+
+    def _seen(self, tokens: list[int]) -> list[int]:
+        """What of the text the model gets; decided at its first draft."""
+        if self._from is None:
+            window = self._pace.window(self.name)
+            unread = len(tokens) - self._model.known(tokens)
+            self._from = len(tokens) - window if unread > window + _SINKS else 0
+        return tokens[:_SINKS] + tokens[self._from :] if self._from > _SINKS else list(tokens)
+
+    async def propose(self, text: str, count: int) -> Draft:
+        return await self._worker.do(partial(self._propose, text, count))
+
+    def learn(self, verdict: Verdict) -> None:
+        """What it has read beyond the text it takes back the next time."""
+
+    def _propose(self, text: str, count: int, stopped: Callable[[], bool]) -> Draft:
+        tokens = self._seen(self._tokens(text))
+        position = len(self._tokens(text)) - self._prompt - len(tokens)  # of the first of the tokens, in the reply
+        draft = Draft(source=self.name, read=len(tokens) - self._model.known(tokens))
+        while len(tokens) < self._model.context_length and not stopped():
+            began = perf_counter()
+            try:
+                row = self._model.rows(tokens, 1, stopped)[0]
+            except Cancelled:
+                break
+            chosen, sure, q = self._drawn(row, tokens, position + len(tokens))
+            draft = _and(draft, perf_counter() - began)
+            if not (text := self._vocabulary.whole(chosen)) or self._vocabulary.ends(chosen):
+                break
+            draft = _with(draft, Token(text, None, chosen if self._same else None), sure, q)
+            tokens.append(chosen)
+            if len(draft.tokens) >= count or not self._pace.another(draft):
+                break
+        return draft
+
+    def _drawn(self, row: Logits, before: list[int], position: int) -> tuple[int, float, Distribution | None]:
+        """A token, how sure the model is of its best one, and what the token was drawn from."""
+        best, sure = confidence(row)
+        if self._sampler.options.greedy:
+            return best, sure, None
+        if self._rule is Rule.REJECTION:
+            q = _distribution(self._sampler, self._vocabulary, row, before)
+        else:
+            q = None
+        return self._sampler.draw(row, before, position), sure, q
+
+
+def _and(draft: Draft, seconds: float) -> Draft:
+    return Draft(draft.tokens, draft.q, draft.source, draft.confidence, (*draft.steps, seconds), draft.read)
+
+
+def _with(draft: Draft, token: Token, sure: float, q: Distribution | None) -> Draft:
+    return Draft(
+        (*draft.tokens, token), (*draft.q, q), draft.source, (*draft.confidence, sure), draft.steps, draft.read
+    )
+
+
+def _distribution(
+    sampler: Sampler, vocabulary: LlamaVocabulary, logits: Logits, before: Sequence[int]
+) -> Distribution | None:
+    """What is drawn from, by text, given that the draw has one; None where that can't be written out."""
+    tokens, probabilities = sampler.distribution(logits, before)
+    if len(tokens) > _LARGEST_SUPPORT:
+        return None
+    shown = [Token("" if vocabulary.ends(int(token)) else vocabulary.whole(int(token))) for token in tokens]
+    return visible(shown, probabilities.tolist(), vocabulary.distinct)
+
+
+def most_probable(logits: Logits, count: int) -> list[int]:
+    """The best tokens of a row, best first."""
+    if count <= 2:  # far faster than a partition of a large vocabulary
+        best = int(np.argmax(logits))
+        if count < 2:
+            return [best][:count]
+        kept, logits[best] = logits[best], -np.inf
+        second = int(np.argmax(logits))
+        logits[best] = kept
+        return [best, second]
+    chosen = np.argpartition(logits, len(logits) - count)[-count:]
+    return [int(token) for token in chosen[np.argsort(-logits[chosen], kind="stable")]]

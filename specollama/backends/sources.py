@@ -1,0 +1,50 @@
+"""Several drafters for one reply: in each round the one drafts from which most is to be expected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from specollama.backends.lookup import LookupDrafter
+from specollama.planner import Planner
+from specollama.types import Draft, Verdict
+
+
+class DraftModel(Protocol):
+    """A drafter that has a model, and so has to read what was written before it can draft."""
+
+    name: str
+
+    def unread(self, text: str) -> int:
+        """Tokens of the text that it would have to read."""
+        ...
+
+    async def propose(self, text: str, count: int) -> Draft: ...
+
+    def learn(self, verdict: Verdict) -> None: ...
+
+
+class Sources:
+    """Prompt lookup, if there is one, where what it finds is worth more than a draft of the best model."""
+
+    def __init__(self, lookup: LookupDrafter | None, models: Sequence[DraftModel], planner: Planner) -> None:
+        self._lookup = lookup
+        self._models = models
+        self._planner = planner
+        self._found = Draft()  # by lookup, and not taken
+
+    async def propose(self, text: str, count: int) -> Draft:
+        found = await self._lookup.propose(text, count) if self._lookup else Draft()
+        hoped = self._planner.gain(found) if found.tokens else 0.0
+        model = max(self._models, key=lambda model: self._planner.hope(model.name), default=None)
+        self._found = Draft()
+        if model and self._planner.worth(model.name, model.unread(text), instead=hoped):
+            self._found = found
+            return await model.propose(text, count)
+        return found
+
+    def learn(self, verdict: Verdict) -> None:
+        if self._found.tokens:
+            self._planner.watch(self._found, verdict)
+        for model in self._models:
+            model.learn(verdict)

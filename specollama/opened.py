@@ -1,0 +1,223 @@
+"""A pair whose target is opened in process: its models, what is known of their speed, and the loop over them."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from specollama.backends import costs
+from specollama.backends.base import Drafter
+from specollama.backends.llama import LlamaModel, LoadOptions, refuse_unreadable
+from specollama.backends.local import LocalDrafter, LocalTarget, Path as Written, Worker
+from specollama.backends.lookup import LookupDrafter
+from specollama.backends.sampler import Sampler
+from specollama.backends.sources import DraftModel, Sources
+from specollama.backends.vocabulary import LlamaVocabulary
+from specollama.backends.facts import first_difference
+from specollama.config import PairSettings
+from specollama.engine.rounds import Speculation
+from specollama.errors import RunError
+from specollama.lookahead import FixedLookahead, Lookahead
+from specollama.planner import LOOKUP, Calibration, CostCurve, Planner, Source
+from specollama.stats import Stats
+from specollama.types import Route, Rule, SamplingOptions
+
+_CONTEXT = 4096  # tokens, where nobody says: Ollama's own default
+_SAMPLE = "The ship left the harbour at dawn, and the keeper of the light wrote its name into the log, as every day."
+
+
+@dataclass(slots=True)
+class Opened:
+    """A model, its tokenizer and its costs. `same`: its tokens are the target's."""
+
+    name: str
+    model: LlamaModel
+    vocabulary: LlamaVocabulary
+    key: str
+    costs: costs.ModelCosts
+    same: bool = True
+
+    def close(self) -> None:
+        self.model.close()
+        self.vocabulary.close()
+
+
+@dataclass(slots=True)
+class OpenedPair:
+    """Close it with `close`, which keeps what was learnt about the drafters."""
+
+    target: Opened
+    drafts: list[Opened]
+    lookup: bool
+    file: Path  # where its costs and calibrations are kept
+    kept: costs.Kept
+    notices: list[str]  # lines for the user, once
+    worker: Worker = field(default_factory=Worker)
+    _calibrations: dict[str, Calibration] = field(default_factory=dict)
+
+    async def close(self) -> None:
+        await self.worker.close()
+        fared = {name: costs.Fared(hits=c.hits, trials=c.trials) for name, c in self._calibrations.items()}
+        costs.keep(costs.Kept(models=self.kept.models, drafters={**self.kept.drafters, **fared}), self.file)
+        for opened in (self.target, *self.drafts):
+            opened.close()
+
+    @property
+    def context_length(self) -> int:
+        return self.target.model.context_length
+
+    def encode(self, prompt: str) -> list[int]:
+        return list(self.target.vocabulary.encode(prompt))
+
+    def speculation(
+        self,
+        prompt: str,
+        sampling: SamplingOptions,
+        settings: PairSettings,
+        others: Sequence[DraftModel] = (),
+        shown: int = 2,
+    ) -> Speculation:
+        """One reply. `others`: draft models that aren't opened here. `shown`: most probable tokens that are told."""
+        rule = rule_of(settings.rule, sampling)
+        seed = secrets.randbits(62) if sampling.seed is None else sampling.seed
+        sampler, written = Sampler(sampling, seed), Written(self.encode(prompt))
+        planner = self._planner(rule, sampling, others)
+        lookahead = _lookahead(settings, planner, drafting=bool(self.drafts or self.lookup or others))
+        target = LocalTarget(
+            self.target.model, self.target.vocabulary, written, sampler, self.worker, rule=rule, shown=shown
+        )
+        # By rejection a draft may not be drawn with the noise that the target's own sample comes from.
+        drawing = replace(sampler, seed=secrets.randbits(62)) if rule is Rule.REJECTION else sampler
+        return Speculation(
+            prompt=prompt,
+            target=target,
+            drafter=self._drafter(planner, written, drawing, rule, others),
+            lookahead=lookahead,
+            rule=rule,
+            options=sampling,
+            stats=Stats(route=Route.LOCAL, prompt_eval_count=written.prompt),
+            random=Random(seed),
+        )
+
+    def _planner(self, rule: Rule, sampling: SamplingOptions, others: Sequence[DraftModel]) -> Planner:
+        def calibration(name: str) -> Calibration:
+            key = f"{rule} {sampling.temperature:g} {name}"
+            if key not in self._calibrations:
+                known = self.kept.drafters.get(key)
+                self._calibrations[key] = Calibration(list(known.hits), list(known.trials)) if known else Calibration()
+            return self._calibrations[key]
+
+        sources = {LOOKUP: Source(calibration=calibration(LOOKUP))}
+        for draft in self.drafts:
+            sources[draft.name] = Source(draft.costs.passes[1], draft.costs.reading, calibration(draft.name))
+        for other in others:
+            sources[other.name] = Source(calibration=calibration(other.name))
+        curve = CostCurve(dict(self.target.costs.passes))
+        return Planner(curve, sources, rule, **({"expected": sampling.num_predict} if sampling.num_predict > 0 else {}))
+
+    def _drafter(
+        self, planner: Planner, written: Written, sampler: Sampler, rule: Rule, others: Sequence[DraftModel]
+    ) -> Drafter:
+        vocabulary = self.target.vocabulary
+        models = [
+            LocalDrafter(
+                draft.model,
+                draft.vocabulary,
+                _tokens(draft, written),
+                sampler,
+                self.worker,
+                planner,
+                name=draft.name,
+                rule=rule,
+                prompt=written.prompt,
+                same=draft.same,
+            )
+            for draft in self.drafts
+        ]
+        lookup = LookupDrafter(lambda text: written.tokens, vocabulary.whole) if self.lookup else None
+        return Sources(lookup, [*models, *others], planner)
+
+
+def _tokens(draft: Opened, written: Written) -> Any:
+    if draft.same:
+        return lambda text: written.tokens
+    return lambda text: list(draft.vocabulary.encode(text))
+
+
+def _lookahead(settings: PairSettings, planner: Planner, *, drafting: bool) -> Lookahead:
+    if settings.route is Route.PLAIN or settings.lookahead == 0 or not drafting:
+        return FixedLookahead(0)
+    if settings.lookahead == "auto":
+        return planner
+    planner.most = planner.least = settings.lookahead
+    return planner
+
+
+def rule_of(asked: Rule, sampling: SamplingOptions) -> Rule:
+    """Greedy at temperature 0; else match, in which draft and target draw with the same noise, unless asked otherwise."""
+    if sampling.greedy:
+        return Rule.GREEDY
+    return Rule.REJECTION if asked is Rule.REJECTION and sampling.seed is None else Rule.MATCH
+
+
+def load_options(options: Mapping[str, Any], settings: PairSettings) -> LoadOptions:
+    """How to open the models, by Ollama's options and the pair's own."""
+    layers = options.get("num_gpu")
+    return LoadOptions(
+        context_length=options.get("num_ctx") or _CONTEXT,
+        threads=options.get("num_thread") or None,
+        batch_threads=settings.batch_threads,
+        gpu_layers=-1 if layers is None else layers,
+        kv_type=settings.kv_type or "f16",
+        mmap=options.get("use_mmap") is not False,
+    )
+
+
+async def open_pair(
+    target: Path, drafts: Mapping[str, Path], options: LoadOptions, *, lookup: bool
+) -> OpenedPair:
+    """Open the files, and time them if that wasn't done before on this machine.
+
+    Raises RunError when one can't be opened, MissingPackage without llama-cpp-python.
+    """
+    return await asyncio.to_thread(_open_pair, target, drafts, options, lookup)
+
+
+def _open_pair(target: Path, drafts: Mapping[str, Path], options: LoadOptions, lookup: bool) -> OpenedPair:
+    for path in (target, *drafts.values()):
+        refuse_unreadable(path)
+    keys = [costs.model_key(path, options) for path in (target, *drafts.values())]
+    file = costs.state_file(*keys)
+    kept, notice = costs.recall(file)
+    opened: list[Opened] = []
+    try:
+        for name, path in (("", target), *drafts.items()):
+            opened.append(_opened(name, path, options, kept))
+    except RunError:
+        for model in opened:
+            model.close()
+        raise
+    ours = opened[0]
+    for model in opened[1:]:
+        model.same = first_difference(model.vocabulary.tokens(), ours.vocabulary.tokens()) is None
+    known = costs.Kept(models={model.key: model.costs for model in opened}, drafters=kept.drafters)
+    notices = [line for line in (notice, costs.keep(known, file) if known != kept else "") if line]
+    return OpenedPair(ours, opened[1:], lookup, file, known, notices)
+
+
+def _opened(name: str, path: Path, options: LoadOptions, kept: costs.Kept) -> Opened:
+    model = LlamaModel(path, options)
+    try:
+        vocabulary = LlamaVocabulary(path)
+        key = costs.model_key(path, options)
+        known = kept.models.get(key) or costs.measure(model, list(vocabulary.encode(_SAMPLE)))
+    except RunError:
+        model.close()
+        raise
+    return Opened(name, model, vocabulary, key, known)

@@ -1,0 +1,288 @@
+"""Whether to draft, how much, and how much of it to have scored: by what it costs and how likely it is accepted.
+
+Everything is weighed in tokens: a second of time is worth as many as are written in one anyway, plainly or by the
+last rounds, whichever is faster. Pure: times come in, decisions go out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
+
+from specollama.types import Draft, Round, Rule, Verdict
+
+LOOKUP = "lookup"
+BINS = 20
+MOST = 32  # tokens in a draft
+_PRIOR_WEIGHT = 4.0  # tokens that a bin's first guess counts for
+_MEMORY = 200.0  # tokens that a bin remembers
+_SHIFT = 0.2  # how fast the whole curve follows the machine
+_BEND = 0.05  # how fast a point of it moves against the others
+_RECENT = 0.15  # how fast the recent rate and what drafting brings follow the reply
+_EXPLORED = 0.02  # of the time: drafting where it seems not to pay, so that a change is noticed
+ROUND = 3  # tokens that a round is expected to bring
+_READING = 0.05  # of the reply's plain time, that a model may spend on reading before its first draft
+_FEWEST_READ = 64  # tokens
+_REPLY = 256  # tokens a reply is expected to have where nothing limits it
+
+
+@dataclass(slots=True)
+class CostCurve:
+    """Seconds of a pass by its number of tokens: measured points, straight lines between them.
+
+    A busy machine, or a longer context, makes all of it dearer; that is kept apart from the shape.
+    """
+
+    points: dict[int, float]
+    scale: float = 1.0
+
+    def __call__(self, tokens: int) -> float:
+        return self.scale * self._shape(tokens)
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        """A pass over so many tokens took so long."""
+        ratio = min(4.0, max(0.25, seconds / self(tokens)))
+        self.scale *= ratio**_SHIFT
+        shape = self._shape(tokens)
+        self.points[tokens] = shape + _BEND * (shape * ratio - shape)
+
+    def _shape(self, tokens: int) -> float:
+        sizes = sorted(self.points)
+        below = max((size for size in sizes if size <= tokens), default=sizes[0])
+        above = min((size for size in sizes if size >= tokens), default=sizes[-1])
+        if below == above:
+            return self._beyond(sizes, tokens) if tokens > sizes[-1] else self.points[below]
+        share = (tokens - below) / (above - below)
+        return self.points[below] + share * (self.points[above] - self.points[below])
+
+    def _beyond(self, sizes: Sequence[int], tokens: int) -> float:
+        """Past the last point the last line goes on."""
+        if len(sizes) < 2:
+            return self.points[sizes[-1]]
+        before, last = sizes[-2:]
+        slope = max(0.0, (self.points[last] - self.points[before]) / (last - before))
+        return self.points[last] + slope * (tokens - last)
+
+
+@dataclass(slots=True)
+class Calibration:
+    """How often a token was accepted by how sure its drafter was: counts in bins of confidence.
+
+    Old counts fade. A bin that has seen nothing answers with the confidence itself.
+    """
+
+    hits: list[float] = field(default_factory=lambda: [0.0] * BINS)
+    trials: list[float] = field(default_factory=lambda: [0.0] * BINS)
+
+    def probability(self, confidence: float) -> float:
+        """The probability that a token drafted with this confidence is accepted, if those before it were."""
+        place = _bin(confidence)
+        guess = min(0.99, max(0.01, confidence))
+        return (self.hits[place] + _PRIOR_WEIGHT * guess) / (self.trials[place] + _PRIOR_WEIGHT)
+
+    def observe(self, confidence: float, accepted: bool) -> None:
+        place = _bin(confidence)
+        if self.trials[place] >= _MEMORY:
+            keep = (_MEMORY - 1) / self.trials[place]
+            self.hits[place] *= keep
+            self.trials[place] *= keep
+        self.hits[place] += accepted
+        self.trials[place] += 1
+
+
+def _bin(confidence: float) -> int:
+    return min(BINS - 1, max(0, int(confidence * BINS)))
+
+
+@dataclass(slots=True)
+class Source:
+    """What is known of one drafter: seconds a token drafted and a token read, and how its drafts fare.
+
+    `gain`: tokens that a draft of it has brought lately beyond what its time was worth; None before the first.
+    `follow`: how likely the next token is accepted after those that were drafted so far.
+    """
+
+    step: float = 0.0
+    reading: float = 0.0
+    calibration: Calibration = field(default_factory=Calibration)
+    gain: float | None = None
+    follow: float = 0.8
+
+
+@dataclass(slots=True)
+class Planner:
+    """The lookahead that pays (lookahead.Lookahead), for one reply.
+
+    `target`: seconds of a pass of the target by its tokens; `sources`: the drafters by name; `expected`: tokens that
+    the reply may have. Under Rule.REJECTION all that was drafted is sent: what is left out may not depend on later
+    tokens.
+    """
+
+    target: CostCurve
+    sources: dict[str, Source]
+    rule: Rule
+    expected: int = _REPLY
+    most: int = MOST
+    least: int = 0
+    _rate: float = 0.0  # tokens a second, of the last rounds
+    _to_explore: float = 0.0  # seconds that may be spent on drafts that seem not to pay
+    _written: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.least}-{self.most}"
+
+    def next(self) -> int:
+        """The first token comes from the target alone: nothing delays it."""
+        return self.most if self._written else 0
+
+    def worth(self, name: str, unread: int, *, instead: float = 0.0) -> bool:
+        """Whether to let a model draft now, which has to read so many tokens first.
+
+        `instead`: tokens that may be gained without it. What it reads serves all drafts to come.
+        """
+        source = self.sources[name]
+        reading = source.reading * max(0, unread - 1)
+        rounds = max(1.0, (self.expected - self._written) / ROUND)
+        if self.hope(name) - instead > self._price(reading) / rounds:
+            return True
+        return instead <= 0 and self._explore(source.step + reading)
+
+    def window(self, name: str) -> int:
+        """Tokens that are worth reading before a first draft: of a longer text a draft model reads only the end."""
+        reading = self.sources[name].reading
+        affordable = _READING * self.expected * self.target(1) / reading if reading > 0 else self.expected
+        return max(_FEWEST_READ, int(affordable))
+
+    def _explore(self, seconds: float) -> bool:
+        """Whether so much time may be spent to see whether drafting pays by now."""
+        if self._to_explore < seconds:
+            return False
+        self._to_explore -= seconds
+        return True
+
+    def hope(self, name: str) -> float:
+        """What a draft of that model can be expected to gain, in tokens."""
+        source = self.sources[name]
+        return self._hoped(source) if source.gain is None else source.gain
+
+    def watch(self, draft: Draft, verdict: Verdict) -> None:
+        """A draft that was not taken: what became of its places tells as much."""
+        for confidence, accepted in tested(draft, verdict):
+            self.sources[draft.source].calibration.observe(confidence, accepted)
+
+    def another(self, draft: Draft) -> bool:
+        """Whether to draft one more token after those."""
+        if len(draft.tokens) >= self.most:
+            return False
+        source = self.sources[draft.source]
+        reached = _product(self._probabilities(draft))
+        size = len(draft.tokens) + 1
+        best, likely = 0.0, reached
+        total = 0.0
+        for more in range(1, self.most - len(draft.tokens) + 1):
+            likely *= source.follow
+            total += likely
+            cost = more * source.step + self.target(size + more) - self.target(size)
+            best = max(best, total - self._price(cost))
+        return best > 0
+
+    def send(self, draft: Draft) -> int:
+        """The beginning of the draft that gains most."""
+        if not draft.tokens or self.rule is Rule.REJECTION or len(draft.confidence) < len(draft.tokens):
+            return len(draft.tokens)
+        gains = [0.0, *self._gains(draft)]
+        return max(range(len(gains)), key=gains.__getitem__)
+
+    def gain(self, draft: Draft) -> float:
+        """What the best beginning of a draft brings beyond its price, in tokens; what it took to draft is spent."""
+        return max(self._gains(draft), default=0.0)
+
+    def learn(self, round: Round) -> None:
+        draft, verdict = round.draft, round.verdict
+        sent = verdict.drafted
+        emitted = len(verdict.emitted)
+        self._written += emitted
+        if not round.read and round.scoring > 0:
+            self.target.observe(sent + 1, round.scoring)
+        self._learn_rate(emitted, round)
+        if draft.tokens and draft.source in self.sources:
+            self._learn_draft(draft, round)
+
+    def _learn_rate(self, emitted: int, round: Round) -> None:
+        seconds = round.drafting + round.scoring
+        if round.read or seconds <= 0 or not emitted:
+            return
+        rate = emitted / seconds
+        self._rate = rate if not self._rate else 1 / ((1 - _RECENT) / self._rate + _RECENT / rate)
+        self._to_explore = min(self._to_explore + _EXPLORED * seconds, 1.0)
+
+    def _learn_draft(self, draft: Draft, round: Round) -> None:
+        source = self.sources[draft.source]
+        self._learn_costs(source, draft)
+        probabilities = self._probabilities(draft)
+        for later in probabilities[1:]:
+            source.follow += _RECENT * (later - source.follow)
+        for confidence, accepted in tested(draft, round.verdict):
+            source.calibration.observe(confidence, accepted)
+        sent = round.verdict.drafted
+        likely = sum(accumulate(probabilities[:sent], mul))
+        time = sum(draft.steps[1:]) + source.step * bool(draft.steps)
+        net = likely - self._price(time + self.target(sent + 1) - self.target(1))
+        source.gain = net if source.gain is None else source.gain + _RECENT * (net - source.gain)
+
+    def _learn_costs(self, source: Source, draft: Draft) -> None:
+        for seconds in draft.steps[1:]:
+            source.step += _RECENT * (seconds - source.step)
+        if draft.read > 8 and draft.steps:
+            reading = max(0.0, draft.steps[0] - source.step) / draft.read
+            source.reading += 0.5 * (reading - source.reading)
+
+    def _hoped(self, source: Source) -> float:
+        """What a draft may bring of which nothing is known but its cost: as if its tokens were mostly accepted."""
+        best, likely, total = 0.0, 1.0, 0.0
+        for size in range(1, self.most + 1):
+            likely *= source.follow
+            total += likely
+            cost = size * source.step + self.target(size + 1) - self.target(1)
+            best = max(best, total - self._price(cost))
+        return best
+
+    def _gains(self, draft: Draft) -> Iterable[float]:
+        likely = accumulate(accumulate(self._probabilities(draft), mul))
+        for size, expected in enumerate(likely, start=1):
+            yield expected - self._price(self.target(size + 1) - self.target(1))
+
+    def _probabilities(self, draft: Draft) -> list[float]:
+        calibration = self.sources[draft.source].calibration
+        return [calibration.probability(confidence) for confidence in draft.confidence]
+
+    def _price(self, seconds: float) -> float:
+        """What time is worth, in tokens."""
+        return seconds * max(1 / self.target(1), self._rate)
+
+
+def tested(draft: Draft, verdict: Verdict) -> list[tuple[float, bool]]:
+    """The confidence of each drafted token whose place the reply has reached, and whether the reply has it there.
+
+    Tokens that weren't sent count as well, as far as what was written goes: they cost nothing to look at.
+    """
+    written = "".join(emitted.token.text for emitted in verdict.emitted)
+    found, offset = list[tuple[float, bool]](), 0
+    for token, confidence in zip(draft.tokens, draft.confidence, strict=False):
+        if offset >= len(written):
+            break
+        agreed = written.startswith(token.text, offset)
+        found.append((confidence, agreed))
+        if not agreed:
+            break
+        offset += len(token.text)
+    return found
+
+
+def _product(factors: Iterable[float]) -> float:
+    product = 1.0
+    for factor in factors:
+        product *= factor
+    return product
