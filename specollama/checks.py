@@ -103,14 +103,17 @@ Ask = Conversation | Completion
 
 def why_plain(settings: PairSettings, target: Model, ask: Ask) -> str | None:
     """Why the reply can't be, or is not to be, speculated; None when it can."""
+    return why_off(settings) or request_obstacle(ask) or _raw_obstacle(ask, target) or _model_obstacle(target)
+
+
+def why_off(settings: PairSettings) -> str | None:
+    """Why nothing is to be drafted, by what the user has asked for."""
     if settings.route is Route.PLAIN:
         return "route plain was asked for"
-    if settings.lookahead == 0:
-        return "lookahead is 0"
-    return _request_obstacle(ask) or _raw_obstacle(ask, target) or _model_obstacle(target)
+    return "lookahead is 0" if settings.lookahead == 0 else None
 
 
-def _request_obstacle(ask: Ask) -> str | None:
+def request_obstacle(ask: Ask) -> str | None:
     """What only the target's own endpoint can do."""
     if isinstance(ask, Conversation) and ask.tools:
         return "tools"

@@ -52,8 +52,13 @@ class FileRef:
 
     path: Path
 
-    def __str__(self) -> str:
+    @property
+    def model(self) -> str:
+        """What it is called where a model's name is wanted."""
         return self.path.name
+
+    def __str__(self) -> str:
+        return self.model
 
 
 class Lookup(Enum):

@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from specollama.errors import Refused
-from specollama.plan import Plan
-from specollama.stats import Done, Event, Status, Text
+from specollama.stats import Done, Event, Stats, Status, Text, ToolCalls
 from specollama.thinking import OPENING, ThinkingSplitter
-from specollama.types import Origin
+from specollama.types import DoneReason, Origin
 from specollama.wire import ChatReply, GenerateReply
 
 
@@ -19,6 +18,25 @@ def pieces(chunk: ChatReply | GenerateReply) -> tuple[str, str, list[dict[str, A
     if isinstance(chunk, GenerateReply):
         return chunk.response, chunk.thinking or "", []
     return chunk.message.content, chunk.message.thinking or "", chunk.message.tool_calls or []
+
+
+async def written(
+    chunks: AsyncIterator[ChatReply] | AsyncIterator[GenerateReply], stats: Stats
+) -> AsyncGenerator[Event, None]:
+    """The events of the target's own answer, as its lines come; `stats` are counted along."""
+    async for chunk in chunks:
+        content, thinking, calls = pieces(chunk)
+        if thinking:
+            yield Text(thinking, Origin.PLAIN, thinking=True)
+        if content:
+            stats.plain += 1
+            yield Text(content, Origin.PLAIN)
+        if calls:
+            yield ToolCalls(tuple(calls))
+        if chunk.done:
+            stats.prompt_eval_count = chunk.prompt_eval_count or 0
+            stats.eval_count = chunk.eval_count or stats.plain
+            yield Done(DoneReason.LENGTH if chunk.done_reason == "length" else DoneReason.STOP, stats)
 
 
 async def unless_nothing_came(events: AsyncIterator[Event]) -> AsyncGenerator[Event | str, None]:
@@ -46,13 +64,13 @@ async def unless_nothing_came(events: AsyncIterator[Event]) -> AsyncGenerator[Ev
         yield str(error)
 
 
-async def thinking_apart(events: AsyncIterator[Event], plan: Plan) -> AsyncGenerator[Event, None]:
+async def thinking_apart(events: AsyncIterator[Event], prompt: str, thinks: bool) -> AsyncGenerator[Event, None]:
     """The events with a thinking model's thinking marked as such."""
-    if not plan.target.thinks:
+    if not thinks:
         async for event in events:
             yield event
         return
-    splitter, last = ThinkingSplitter(plan.prompt.rstrip().endswith(OPENING)), Text("", Origin.PLAIN)
+    splitter, last = ThinkingSplitter(prompt.rstrip().endswith(OPENING)), Text("", Origin.PLAIN)
     async for event in events:
         if isinstance(event, Text):
             last = event

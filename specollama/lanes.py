@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from specollama.lookahead import Lookahead
+from specollama.types import Draft, Round
 
 _FEWEST = 2  # lanes of a speculated reply: one row, and one drafted token
 
@@ -62,8 +63,11 @@ class SharedLookahead:
     def next(self) -> int:
         return min(self.wanted.next(), max(1, self.lanes() - 1))
 
-    def learn(self, drafted: int, accepted: int) -> None:
-        self.wanted.learn(drafted, accepted)
+    def send(self, draft: Draft) -> int:
+        return self.wanted.send(draft)
+
+    def learn(self, round: Round) -> None:
+        self.wanted.learn(round)
 
     def __str__(self) -> str:
         return str(self.wanted)

@@ -6,20 +6,19 @@ import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from specollama.backends import costs
 from specollama.backends.base import Drafter
+from specollama.backends.facts import first_difference
 from specollama.backends.llama import LlamaModel, LoadOptions, refuse_unreadable
-from specollama.backends.local import LocalDrafter, LocalTarget, Path as Written, Worker
+from specollama.backends.local import LocalDrafter, LocalTarget, Worker, Written
 from specollama.backends.lookup import LookupDrafter
 from specollama.backends.sampler import Sampler
 from specollama.backends.sources import DraftModel, Sources
 from specollama.backends.vocabulary import LlamaVocabulary
-from specollama.backends.facts import first_difference
 from specollama.config import PairSettings
 from specollama.engine.rounds import Speculation
 from specollama.errors import RunError
@@ -59,6 +58,7 @@ class OpenedPair:
     kept: costs.Kept
     notices: list[str]  # lines for the user, once
     worker: Worker = field(default_factory=Worker)
+    alone: asyncio.Lock = field(default_factory=asyncio.Lock)  # held for the time of a reply: there is one context
     _calibrations: dict[str, Calibration] = field(default_factory=dict)
 
     async def close(self) -> None:
@@ -71,6 +71,17 @@ class OpenedPair:
     @property
     def context_length(self) -> int:
         return self.target.model.context_length
+
+    def told(self) -> tuple[str, ...]:
+        """The notices that weren't told yet."""
+        notices, self.notices = tuple(self.notices), []
+        return notices
+
+    def why_full(self, prompt: str) -> str:
+        """Why the prompt leaves no room for a reply; "" when it does."""
+        tokens = len(self.encode(prompt))
+        full = tokens + 2 > self.context_length
+        return f"the prompt of {tokens} tokens fills the context of {self.context_length}" if full else ""
 
     def encode(self, prompt: str) -> list[int]:
         return list(self.target.vocabulary.encode(prompt))
@@ -160,7 +171,7 @@ def _lookahead(settings: PairSettings, planner: Planner, *, drafting: bool) -> L
 
 
 def rule_of(asked: Rule, sampling: SamplingOptions) -> Rule:
-    """Greedy at temperature 0; else match, in which draft and target draw with the same noise, unless asked otherwise."""
+    """Greedy at temperature 0; else match, draft and target drawing with the same noise, unless asked otherwise."""
     if sampling.greedy:
         return Rule.GREEDY
     return Rule.REJECTION if asked is Rule.REJECTION and sampling.seed is None else Rule.MATCH
@@ -179,9 +190,7 @@ def load_options(options: Mapping[str, Any], settings: PairSettings) -> LoadOpti
     )
 
 
-async def open_pair(
-    target: Path, drafts: Mapping[str, Path], options: LoadOptions, *, lookup: bool
-) -> OpenedPair:
+async def open_pair(target: Path, drafts: Mapping[str, Path], options: LoadOptions, *, lookup: bool) -> OpenedPair:
     """Open the files, and time them if that wasn't done before on this machine.
 
     Raises RunError when one can't be opened, MissingPackage without llama-cpp-python.

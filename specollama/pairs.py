@@ -15,11 +15,11 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from specollama.backends import vocabulary as vocabularies
-from specollama.backends.facts import Model, describe, passed_on
+from specollama.backends.facts import Model, context_length, describe, passed_on
 from specollama.backends.http import OllamaServer
-from specollama.backends.probe import Probe, cache_file, keep, measure, recall
+from specollama.backends.probe import probe_pair
 from specollama.backends.requests import Requests
+from specollama.backends.tokenizers import vocabulary_of
 from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.backends.watch import Watch
 from specollama.checks import (
@@ -29,27 +29,44 @@ from specollama.checks import (
     Tokenizers,
     choose_rule,
     compared,
+    request_obstacle,
     why_not_lanes,
     why_not_split,
+    why_off,
     why_plain,
 )
-from specollama.config import Overrides, PairSettings
+from specollama.config import FileRef, Overrides, PairSettings
 from specollama.engine.rounds import Speculation
-from specollama.errors import EndpointError, ModelMissing, Refused, RunError
-from specollama.events import pieces, thinking_apart, unless_nothing_came
+from specollama.errors import EndpointError, ModelMissing, Refused, RunError, Unreachable, UnsupportedPair
+from specollama.events import thinking_apart, unless_nothing_came, written
 from specollama.hosts import Endpoint
 from specollama.lanes import SharedLookahead
-from specollama.lookahead import AdaptiveLookahead, FixedLookahead, Lookahead, Patience
-from specollama.plan import Plan, begins_twice, detail, drafter, verifier, without_begin_marker
+from specollama.local_route import LocalRoute, own_prompt, served
+from specollama.plan import (
+    LocalPlan,
+    Plan,
+    begins_twice,
+    detail,
+    drafter,
+    lookahead_of,
+    patience,
+    verifier,
+    without_begin_marker,
+)
 from specollama.sampling import effective
-from specollama.stats import Done, Event, Stats, Status, Text, ToolCalls
-from specollama.types import DoneReason, Origin, Route, SamplingOptions
+from specollama.stats import Done, Event, Stats, Status, Text
+from specollama.types import Route, SamplingOptions
 
-__all__ = ["Ask", "Completion", "Conversation", "Pair", "Plan", "probe_pair"]
+__all__ = ["Ask", "Completion", "Conversation", "LocalPlan", "Pair", "Plan"]
 
 DEFAULT_LANES = 8  # concurrent rows, where the configuration doesn't say how many the target works on at once
-PROBE_LIMIT = 2.0  # seconds
-PATIENT_PROBE_LIMIT = 60.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Unprompted:
+    """Why there is no prompt."""
+
+    reason: str
 
 
 @dataclass(slots=True)
@@ -72,15 +89,26 @@ class Pair:
     def __init__(self, settings: PairSettings, environ: Mapping[str, str]) -> None:
         self.settings = settings
         self._stack = AsyncExitStack()
-        self.target_server = _server(settings.target.endpoint, environ)
+        self._local = LocalRoute(settings, environ)
+        self._target_server = (
+            None if isinstance(settings.target, FileRef) else _server(settings.target.endpoint, environ)
+        )
         self.draft_server = _server(settings.draft.endpoint, environ) if settings.draft else None
         self._known = _Known()
 
     async def __aenter__(self) -> Self:
-        await self._stack.enter_async_context(self.target_server)
-        if self.draft_server:
-            await self._stack.enter_async_context(self.draft_server)
+        for server in (self._target_server, self.draft_server):
+            if server:
+                await self._stack.enter_async_context(server)
+        self._stack.push_async_callback(self._local.close)
         return self
+
+    @property
+    def target_server(self) -> OllamaServer:
+        """Where the target is served. Raises UnsupportedPair for a file, which nobody serves."""
+        if self._target_server is None:
+            raise UnsupportedPair(f"{self.settings.target} is opened in process: no server can do this with it")
+        return self._target_server
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -114,13 +142,14 @@ class Pair:
         plan = await self.plan(ask)
         options = {**self.settings.options, **ask.options}
         reason = plan if isinstance(plan, str) else None
-        if isinstance(plan, Plan):
+        if not isinstance(plan, str):
             async with aclosing(self.speculated(plan)) as events:
                 async for event in events:
                     if isinstance(event, str):
                         reason = event
                         break
                     yield event
+        if isinstance(plan, Plan):
             # The draw that was begun, not another: one that takes whatever comes would be biased.
             options = {**options, "seed": plan.first_seed}
         if reason is not None:
@@ -128,25 +157,81 @@ class Pair:
                 async for plain_event in plain_events:
                     yield plain_event
 
-    async def plan(self, ask: Ask) -> Plan | str:
+    async def plan(self, ask: Ask) -> Plan | LocalPlan | str:
         """How the request is going to be speculated, or why it isn't."""
-        target, _ = await self.models()
         options = {**self.settings.options, **ask.options}
-        return await self._prepare(ask, options, effective(options, target.parameters, target.defaults))
+        if isinstance(self.settings.target, FileRef):
+            return await self._from_file(ask, options)
+        try:
+            target, _ = await self.models()
+        except Unreachable:
+            if await self._local.pair(options=options):
+                return await self._from_file(ask, options)
+            raise
+        if reason := why_plain(self.settings, target, ask):
+            return reason
+        sampling = effective(options, target.parameters, target.defaults)
+        local = await self._in_process(ask, options, sampling, target)
+        if isinstance(local, LocalPlan) or self.settings.route is Route.LOCAL:
+            return local
+        plan = await self._prepare(ask, options, sampling)
+        return f"{plan}; {local}" if isinstance(plan, str) and local and local not in plan else plan
 
-    async def speculated(self, plan: Plan, lanes: Callable[[], int] | None = None) -> AsyncGenerator[Event | str, None]:
+    async def _in_process(
+        self, ask: Ask, options: Mapping[str, Any], sampling: SamplingOptions, target: Model
+    ) -> LocalPlan | str:
+        """A plan with the target's own file, or why that can't be; "" where it isn't worth a word."""
+        if not sampling.greedy and not target.sampler_known:
+            return "the target's sampler doesn't work in llama.cpp's order"
+        asked = {"num_ctx": target.parameters.get("num_ctx") or await context_length(target)}
+        opened = await self._local.pair(target.digest, {**asked, **options})
+        if isinstance(opened, str):
+            return opened
+        if reason := why_not_split(target, opened.target.vocabulary):
+            return reason
+        prompt = await self._prompt(ask, options, sampling, target, opened.target.vocabulary)
+        if isinstance(prompt, Unprompted):
+            return prompt.reason
+        if reason := opened.why_full(prompt):
+            return reason
+        _, draft = await self.models()
+        others = (draft,) if self._local.remaining and isinstance(draft, Model) else ()
+        raw = isinstance(ask, Completion) and ask.raw
+        return LocalPlan(opened, prompt, sampling, raw, target.thinks, opened.told(), others)
+
+    async def _from_file(self, ask: Ask, options: Mapping[str, Any]) -> LocalPlan:
+        """A plan that needs no server. Raises UnsupportedPair for what only a server can do, RunError for the rest."""
+        opened = await self._local.pair(options=options)
+        if isinstance(opened, str):
+            raise RunError(opened)
+        if obstacle := request_obstacle(ask):
+            raise UnsupportedPair(f"{self.settings.target} is opened without a server, which {obstacle} would need")
+        prompt = own_prompt(opened, ask)
+        if reason := opened.why_full(prompt):
+            raise RunError(f"{reason}: give a larger num_ctx")
+        raw = isinstance(ask, Completion) and ask.raw
+        return LocalPlan(opened, prompt, effective(options, {}, SamplingOptions()), raw, notices=opened.told())
+
+    async def speculated(
+        self, plan: Plan | LocalPlan, lanes: Callable[[], int] | None = None
+    ) -> AsyncGenerator[Event | str, None]:
         """The events of a planned reply; a reason in place of them all when it came to nothing before any text.
 
         The target has to be asked with the seed `plan.first_seed` then: a fresh one that takes whatever comes would
         be biased. `lanes`: how many the reply may use at the moment, where it isn't alone.
         """
+        if isinstance(plan, LocalPlan):
+            async with aclosing(self._speculated_here(plan)) as here:
+                async for local_event in here:
+                    yield local_event
+            return
         async with aclosing(self._speculated(plan, lanes)) as events:
             async for event in unless_nothing_came(events):
                 yield event
 
-    def context(self, plan: Plan, text: str) -> list[int] | None:
+    def context(self, plan: Plan | LocalPlan, text: str) -> list[int] | None:
         """The tokens of the prompt and the reply, as /api/generate gives them; None where they aren't known exactly."""
-        exact = plan.tokenizers.target
+        exact = plan.opened.target.vocabulary if isinstance(plan, LocalPlan) else plan.tokenizers.target
         return None if exact is None or plan.raw else list(exact.encode(plan.prompt + text))
 
     async def models(self) -> tuple[Model, Model | str]:
@@ -174,49 +259,58 @@ class Pair:
     async def _prepare(self, ask: Ask, options: Mapping[str, Any], sampling: SamplingOptions) -> Plan | str:
         """How the reply is going to be speculated, or why it isn't."""
         target, draft = await self.models()
-        if reason := why_plain(self.settings, target, ask):
-            return reason
         if isinstance(draft, str):
             return draft
         tokenizers = await self.tokenizers(target, draft)
         if reason := why_not_split(target, tokenizers.target):
             return reason
-        passed, keep_alive = passed_on(options), self.settings.keep_alive
-        requests = Requests(target.name, sampling, passed, keep_alive)
-        try:
-            prompt = await self._rendered(ask, passed, requests, target)
-        except Refused as error:
-            return str(error)  # the request itself may not be refused
-        if prompt is None:
-            return "the target's server doesn't tell what prompt it makes of a chat"
+        prompt = await self._prompt(ask, options, sampling, target, tokenizers.target)
+        if isinstance(prompt, Unprompted):
+            return prompt.reason
         if tokenizers.target is None and begins_twice(prompt, target):
             return (
                 f"the begin marker may come twice, which can't be told without a vocabulary: {tokenizers.why_not_exact}"
             )
-        stripped = without_begin_marker(prompt, tokenizers.target)
-        if isinstance(ask, Completion) and ask.raw and stripped != prompt:
-            return "the raw prompt has a begin marker of its own, beside the server's"
+        passed, keep_alive = passed_on(options), self.settings.keep_alive
         plan = Plan(
             route=self.settings.route,
             rule=choose_rule(self.settings.rule, sampling, target, draft, tokenizers),
             seed=secrets.randbits(31) if sampling.seed is None else sampling.seed,
-            prompt=stripped,
+            prompt=prompt,
             raw=isinstance(ask, Completion) and ask.raw,
             target=target,
             draft=draft,
-            target_requests=requests,
+            target_requests=Requests(target.name, sampling, passed, keep_alive),
             draft_requests=Requests(draft.name, sampling, passed, keep_alive),
             tokenizers=tokenizers,
-            context_length=await _context_length(target),
+            context_length=await context_length(target),
             lanes=self.settings.lanes or DEFAULT_LANES,
         )
         return await self._routed(plan)
 
-    async def _rendered(self, ask: Ask, passed: Mapping[str, Any], requests: Requests, target: Model) -> str | None:
-        """The prompt that the target is given; None when its server doesn't tell."""
-        if isinstance(ask, Completion) and ask.raw:
-            return ask.prompt
-        return await target.server.render(self._body(ask, passed) | {"truncate": False} | requests.kept)
+    async def _prompt(
+        self,
+        ask: Ask,
+        options: Mapping[str, Any],
+        sampling: SamplingOptions,
+        target: Model,
+        vocabulary: LlamaVocabulary | None,
+    ) -> str | Unprompted:
+        """The prompt that the target is given, without the begin marker that is added to it."""
+        raw = isinstance(ask, Completion) and ask.raw
+        passed = passed_on(options)
+        kept = Requests(target.name, sampling, passed, self.settings.keep_alive).kept
+        try:
+            body = self._body(ask, passed) | {"truncate": False} | kept
+            prompt = ask.prompt if isinstance(ask, Completion) and raw else await target.server.render(body)
+        except Refused as error:
+            return Unprompted(str(error))  # the request itself may not be refused
+        if prompt is None:
+            return Unprompted("the target's server doesn't tell what prompt it makes of a chat")
+        stripped = without_begin_marker(prompt, vocabulary)
+        if raw and stripped != prompt:
+            return Unprompted("the raw prompt has a begin marker of its own, beside the server's")
+        return stripped
 
     async def _routed(self, plan: Plan) -> Plan | str:
         """The plan with its route decided, or why it is better not followed."""
@@ -245,22 +339,11 @@ class Pair:
         server = self.target_server
         stream = server.stream_chat(body) if isinstance(ask, Conversation) else server.stream_generate(body)
         async with aclosing(stream) as chunks:
-            async for chunk in chunks:
-                content, thinking, calls = pieces(chunk)
-                if thinking:
-                    yield Text(thinking, Origin.PLAIN, thinking=True)
-                if content:
-                    stats.plain += 1
-                    yield Text(content, Origin.PLAIN)
-                if calls:
-                    yield ToolCalls(tuple(calls))
-                if chunk.done:
-                    stats.prompt_eval_count = chunk.prompt_eval_count or 0
-                    stats.eval_count = chunk.eval_count or stats.plain
-                    yield Done(DoneReason.LENGTH if chunk.done_reason == "length" else DoneReason.STOP, stats)
+            async for event in written(chunks, stats):
+                yield event
 
     async def _speculated(self, plan: Plan, lanes: Callable[[], int] | None) -> AsyncGenerator[Event, None]:
-        lookahead = self._lookahead(plan)
+        lookahead = lookahead_of(plan, self.settings)
         if lanes is not None:
             lookahead = SharedLookahead(lookahead, lanes)
         stats = Stats(route=plan.route, prompt_eval_count=plan.prompt_tokens)
@@ -275,33 +358,31 @@ class Pair:
                 rule=plan.rule,
                 options=plan.target_requests.options,
                 stats=stats,
-                patience=self._patience(plan),
+                patience=patience(plan, self.settings),
             )
             events = await stack.enter_async_context(aclosing(speculation.events()))
-            async for event in thinking_apart(events, plan):
+            async for event in thinking_apart(events, plan.prompt, plan.target.thinks):
                 yield event
         await _unload(plan)
 
-    def _patience(self, plan: Plan) -> Patience | None:
-        """None where a person asked for speculation whatever it brings, or for a reply that no clock decides on."""
-        if plan.route is Route.GREEDY or self.settings.lookahead != "auto":
-            return None
-        if plan.target_requests.options.seed is not None and not plan.target_requests.options.greedy:
-            return None
-        return Patience(plan.probe.step if plan.probe else None)
-
-    def _lookahead(self, plan: Plan) -> Lookahead:
-        if self.settings.lookahead == "auto":
-            return AdaptiveLookahead(most=max(1, plan.lanes - 1))
-        if plan.route is Route.LANES and self.settings.lanes is not None:
-            return FixedLookahead(min(self.settings.lookahead, max(1, plan.lanes - 1)))
-        return FixedLookahead(self.settings.lookahead)
+    async def _speculated_here(self, plan: LocalPlan) -> AsyncGenerator[Event, None]:
+        opened, settings = plan.opened, self.settings
+        async with opened.alone:
+            others = [served(model, plan.sampling, settings, opened.target.vocabulary) for model in plan.others]
+            speculation = opened.speculation(plan.prompt, plan.sampling, settings, others)
+            off = why_off(settings)
+            words = "; ".join([off or f"local, lookahead {speculation.lookahead}", *plan.notices])
+            speculation.stats.reason = off or ""
+            yield Status(on=off is None, detail=words)
+            async with aclosing(speculation.events()) as events:
+                async for event in thinking_apart(events, plan.prompt, plan.thinks):
+                    yield event
 
     async def tokenizers(self, target: Model, draft: Model) -> Tokenizers:
         """Once for a pair: the target's tokenizer, and whether the draft model's is the same."""
         async with self._known.comparing:
             if self._known.tokenizers is None:
-                ours, theirs = await asyncio.gather(_vocabulary(target), _vocabulary(draft))
+                ours, theirs = await asyncio.gather(vocabulary_of(target), vocabulary_of(draft))
                 known = compared(ours, theirs)
                 if isinstance(theirs, LlamaVocabulary):
                     theirs.close()
@@ -309,33 +390,6 @@ class Pair:
                     return known  # asked again the next time
                 self._known.tokenizers = known
             return self._known.tokenizers
-
-
-async def probe_pair(
-    target: Requests, target_model: Model, draft: Requests, draft_model: Model, *, patiently: bool = False
-) -> Probe | str:
-    """What was measured of the pair, now or within the last day, or why it could not be.
-
-    `patiently`: now in any case, however long it takes up to a minute.
-    """
-    file = cache_file(target, target_model, draft_model)
-    limit = PATIENT_PROBE_LIMIT if patiently else PROBE_LIMIT
-    if not patiently and (known := recall(file)):
-        return known
-    try:
-        await asyncio.gather(
-            target_model.server.generate(target.load_only()), draft_model.server.generate(draft.load_only())
-        )
-        async with asyncio.timeout(limit):
-            probe = await measure(target, target_model, draft, draft_model)
-    except TimeoutError:
-        why = f"measuring the pair took longer than {limit:g} s: `specollama pairs --measure` takes its time"
-        keep(why, file)  # or the next reply would begin so late as well
-        return why
-    except EndpointError as error:
-        return f"measuring the pair failed: {error}"
-    keep(probe, file)
-    return probe
 
 
 async def _unload(plan: Plan) -> None:
@@ -354,26 +408,3 @@ def _server(endpoint: Endpoint, environ: Mapping[str, str]) -> OllamaServer:
         connect_timeout=endpoint.connect_timeout,
         idle_timeout=endpoint.idle_timeout,
     )
-
-
-async def _vocabulary(model: Model) -> LlamaVocabulary | RunError | OSError:
-    """The model's tokenizer, from the cache or from its server, or why it isn't to be had."""
-    if not model.digest:
-        return RunError(f"{model.server.url} doesn't list {model.name}")
-    path = vocabularies.cached(model.server.url, model.digest)
-    try:
-        if not path.exists():
-            show = await model.server.show(model.name, verbose=True)
-            await asyncio.to_thread(vocabularies.write, show.model_info, path)
-        return await asyncio.to_thread(LlamaVocabulary, path)
-    except (RunError, OSError) as error:
-        return error
-
-
-async def _context_length(model: Model) -> int | None:
-    """Tokens a slot of the loaded model has; None when its server doesn't say."""
-    try:
-        running = (await model.server.ps()).models
-    except EndpointError:
-        return None
-    return next((entry.context_length for entry in running if entry.digest == model.digest), None) or None

@@ -21,8 +21,10 @@ from specollama.backends.requests import Requests
 from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.backends.watch import Watch, WatchedTarget
 from specollama.checks import Tokenizers
-from specollama.lookahead import Lookahead
-from specollama.types import Route, Rule
+from specollama.config import PairSettings
+from specollama.lookahead import AdaptiveLookahead, FixedLookahead, Lookahead, Patience
+from specollama.opened import OpenedPair
+from specollama.types import Route, Rule, SamplingOptions
 
 _BEGIN_MARKERS = ("<s>", "<bos>", "<BOS_TOKEN>", "<|begin_of_text|>", "<|startoftext|>", "<｜begin▁of▁sentence｜>")
 
@@ -61,6 +63,37 @@ class Plan:
         """Whether the prompt leaves no room for a draft."""
         known = self.context_length is not None and self.tokenizers.target is not None
         return known and self.prompt_tokens + 2 > (self.context_length or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPlan:
+    """How one reply is speculated by a target that is opened in process. `thinks`: it may think before it answers."""
+
+    opened: OpenedPair
+    prompt: str
+    sampling: SamplingOptions
+    raw: bool = False
+    thinks: bool = False
+    notices: tuple[str, ...] = ()
+    others: tuple[Model, ...] = ()  # draft models that their server runs
+    route: Route = Route.LOCAL
+
+
+def patience(plan: Plan, settings: PairSettings) -> Patience | None:
+    """None where a person asked for speculation whatever it brings, or for a reply that no clock decides on."""
+    if plan.route is Route.GREEDY or settings.lookahead != "auto":
+        return None
+    if plan.target_requests.options.seed is not None and not plan.target_requests.options.greedy:
+        return None
+    return Patience(plan.probe.step if plan.probe else None)
+
+
+def lookahead_of(plan: Plan, settings: PairSettings) -> Lookahead:
+    if settings.lookahead == "auto":
+        return AdaptiveLookahead(most=max(1, plan.lanes - 1))
+    if plan.route is Route.LANES and settings.lanes is not None:
+        return FixedLookahead(min(settings.lookahead, max(1, plan.lanes - 1)))
+    return FixedLookahead(settings.lookahead)
 
 
 def detail(plan: Plan, lookahead: Lookahead) -> str:

@@ -18,6 +18,7 @@ BINS = 20
 MOST = 32  # tokens in a draft
 _PRIOR_WEIGHT = 4.0  # tokens that a bin's first guess counts for
 _MEMORY = 200.0  # tokens that a bin remembers
+_SUREST = 0.97  # probability that is believed of a drafter before it was seen
 _SHIFT = 0.2  # how fast the whole curve follows the machine
 _BEND = 0.05  # how fast a point of it moves against the others
 _RECENT = 0.15  # how fast the recent rate and what drafting brings follow the reply
@@ -79,7 +80,7 @@ class Calibration:
     def probability(self, confidence: float) -> float:
         """The probability that a token drafted with this confidence is accepted, if those before it were."""
         place = _bin(confidence)
-        guess = min(0.99, max(0.01, confidence))
+        guess = min(_SUREST, max(0.01, confidence))
         return (self.hits[place] + _PRIOR_WEIGHT * guess) / (self.trials[place] + _PRIOR_WEIGHT)
 
     def observe(self, confidence: float, accepted: bool) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 from specollama.backends.facts import Model, describe, passed_on
 from specollama.backends.http import OllamaServer
-from specollama.backends.probe import Probe, cache_file, recall
+from specollama.backends.probe import Probe, cache_file, probe_pair, recall
 from specollama.backends.requests import Requests
 from specollama.checks import Conversation, Tokenizers, why_not_lanes, why_not_split, why_plain
 from specollama.config import PairSettings
 from specollama.errors import EndpointError, Unreachable
-from specollama.pairs import DEFAULT_LANES, Pair, probe_pair
+from specollama.pairs import DEFAULT_LANES, Pair
 from specollama.sampling import effective
 from specollama.types import Route
 

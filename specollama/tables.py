@@ -142,7 +142,7 @@ class ModelTable(Table):
     @model_validator(mode="after")
     def _check_one(self) -> Self:
         if self.path is None and not self.model:
-            raise _fault("missing; give it as model = \"qwen2.5-coder:32b\", or path = \"FILE.gguf\"", "model")
+            raise _fault('missing; give it as model = "qwen2.5-coder:32b", or path = "FILE.gguf"', "model")
         if self.path is not None and (self.model or self.endpoint):
             raise _fault("a file has no model's name and no endpoint; leave them out", "path")
         return self

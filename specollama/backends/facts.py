@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specollama.backends.http import OllamaServer
+from specollama.errors import EndpointError
 from specollama.types import SamplingOptions
 from specollama.wire import PASSED_ON_OPTIONS, ListedModel, ShowReply
 
@@ -145,3 +146,12 @@ def first_difference(draft: list[str], target: list[str]) -> int | None:
 def passed_on(requested: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the requested options that go into every request as they are; unset ones are left out."""
     return {name: value for name, value in requested.items() if name in PASSED_ON_OPTIONS and value is not None}
+
+
+async def context_length(model: Model) -> int | None:
+    """Tokens a slot of the loaded model has; None when its server doesn't say."""
+    try:
+        running = (await model.server.ps()).models
+    except EndpointError:
+        return None
+    return next((entry.context_length for entry in running if entry.digest == model.digest), None) or None

@@ -5,7 +5,6 @@ Not thread-safe: whoever shares it asks it from one thread.
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 from collections.abc import Callable
@@ -50,8 +49,8 @@ class LoadOptions:
 class LlamaModel:
     """A model with one context, which keeps what it has read. Close it with `close`.
 
-    Raises MissingPackage without llama-cpp-python; RunError when the file can't be opened, its architecture isn't known,
-    it can't take back what it has read, or the memory doesn't suffice.
+    Raises MissingPackage without llama-cpp-python; RunError when the file can't be opened, its architecture isn't
+    known, it can't take back what it has read, or the memory doesn't suffice.
     """
 
     def __init__(self, path: Path, options: LoadOptions | None = None) -> None:
@@ -110,10 +109,9 @@ class LlamaModel:
             self._pass(tokens[begin : begin + length], 0)
             begin += length
         self._pass(tokens[begin:], count)
-        shape = ctypes.POINTER(ctypes.c_float * self.size)
         places = range(len(tokens) - begin - count, len(tokens) - begin)
         found = (self._llama.llama_get_logits_ith(self._context, place) for place in places)
-        return [np.frombuffer(ctypes.cast(row, shape).contents, dtype=np.float32) for row in found]
+        return [np.ctypeslib.as_array(row, shape=(self.size,)) for row in found]
 
     def _keep(self, length: int) -> None:
         """Take back what was read beyond the first tokens."""

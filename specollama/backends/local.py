@@ -60,7 +60,7 @@ class Worker:
 
 
 @dataclass(slots=True)
-class Path:
+class Written:
     """The tokens of a reply, its prompt included, in the target's vocabulary. The target adds to it."""
 
     tokens: list[int]
@@ -81,7 +81,7 @@ class LocalTarget:
         self,
         model: LlamaModel,
         vocabulary: LlamaVocabulary,
-        path: Path,
+        path: Written,
         sampler: Sampler,
         worker: Worker,
         *,
@@ -283,10 +283,8 @@ class LocalDrafter:
         best, sure = confidence(row)
         if self._sampler.options.greedy:
             return best, sure, None
-        if self._rule is Rule.REJECTION:
-            q = _distribution(self._sampler, self._vocabulary, row, before)
-        else:
-            q = None
+        known = self._rule is Rule.REJECTION
+        q = _distribution(self._sampler, self._vocabulary, row, before) if known else None
         return self._sampler.draw(row, before, position), sure, q
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -48,7 +49,7 @@ class Index:
 
 def confidence(matched: float) -> float:
     """How sure a proposal after so many matching tokens is, from 0 to 1: a first guess, which calibration corrects."""
-    return 1 - 1 / (1 + (matched / 2.5) ** 1.5)
+    return 1 - 1 / (1 + math.pow(matched / 2.5, 1.5))
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ one changes, it is measured anew.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Sequence
@@ -23,10 +24,13 @@ from specollama.backends.facts import Model
 from specollama.backends.http import in_order
 from specollama.backends.requests import Requests
 from specollama.backends.watch import loaded
+from specollama.errors import EndpointError
 from specollama.wire import GenerateReply
 
 _T = TypeVar("_T")
 
+LIMIT = 2.0  # seconds
+PATIENT_LIMIT = 60.0  # seconds
 ROWS = 4  # asked at once; a draft of one token less
 _SAMPLE = "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16"
 _NEXT = (" 17", " 18", " 19", " 20", " 21", " 22", " 23")
@@ -180,3 +184,30 @@ def keep(outcome: Probe | str, file: Path | None) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         kept = _Kept(why_not=outcome) if isinstance(outcome, str) else _Kept(measured=outcome)
         file.write_text(kept.model_dump_json())
+
+
+async def probe_pair(
+    target: Requests, target_model: Model, draft: Requests, draft_model: Model, *, patiently: bool = False
+) -> Probe | str:
+    """What was measured of the pair, now or within the last day, or why it could not be.
+
+    `patiently`: now in any case, however long it takes up to a minute.
+    """
+    file = cache_file(target, target_model, draft_model)
+    limit = PATIENT_LIMIT if patiently else LIMIT
+    if not patiently and (known := recall(file)):
+        return known
+    try:
+        await asyncio.gather(
+            target_model.server.generate(target.load_only()), draft_model.server.generate(draft.load_only())
+        )
+        async with asyncio.timeout(limit):
+            probe = await measure(target, target_model, draft, draft_model)
+    except TimeoutError:
+        why = f"measuring the pair took longer than {limit:g} s: `specollama pairs --measure` takes its time"
+        keep(why, file)  # or the next reply would begin so late as well
+        return why
+    except EndpointError as error:
+        return f"measuring the pair failed: {error}"
+    keep(probe, file)
+    return probe

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from time import perf_counter
 from typing import Protocol
 
+from specollama.backends.base import Drafter
 from specollama.backends.lookup import LookupDrafter
 from specollama.planner import Planner
 from specollama.types import Draft, Verdict
+
+_A_REQUEST = 8  # tokens: once asked for, they are drafted whatever their worth
 
 
 class DraftModel(Protocol):
@@ -22,6 +27,26 @@ class DraftModel(Protocol):
     async def propose(self, text: str, count: int) -> Draft: ...
 
     def learn(self, verdict: Verdict) -> None: ...
+
+
+class ServedDrafter:
+    """A draft model that a server runs: a few tokens a request, and nothing to read as far as is known here."""
+
+    def __init__(self, name: str, drafter: Drafter) -> None:
+        self.name = name
+        self._drafter = drafter
+
+    def unread(self, text: str) -> int:
+        return 0
+
+    async def propose(self, text: str, count: int) -> Draft:
+        began = perf_counter()
+        draft = await self._drafter.propose(text, min(count, _A_REQUEST))
+        step = (perf_counter() - began) / max(1, len(draft.tokens))
+        return replace(draft, source=self.name, steps=(step,) * len(draft.tokens))
+
+    def learn(self, verdict: Verdict) -> None:
+        self._drafter.learn(verdict)
 
 
 class Sources:

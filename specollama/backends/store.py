@@ -52,7 +52,7 @@ def weights(name: str, environ: Mapping[str, str], digest: str = "") -> Path | N
 
 
 def _within(name: str) -> Path:
-    """A name's place in the manifests, with the parts that may be left out: `qwen2.5:0.5b`, `hf.co/user/repo:Q4_K_M`."""
+    """A name's place in the manifests: `qwen2.5:0.5b` and `hf.co/user/repo:Q4_K_M` leave parts out, or don't."""
     path, _, tag = name.rpartition(":") if ":" in name.rpartition("/")[2] else (name, "", "")
     parts = path.split("/")
     host = parts[-3] if len(parts) > 2 else _HOST
