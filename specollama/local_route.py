@@ -9,19 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from specollama.backends import store
-from specollama.backends.chat_template import rendered
 from specollama.backends.facts import Model, passed_on
 from specollama.backends.llama import offloads_to_gpu
 from specollama.backends.ollama import OllamaDrafter, RetokenisedDrafter
 from specollama.backends.requests import Requests
 from specollama.backends.sources import ServedDrafter
 from specollama.backends.vocabulary import LlamaVocabulary
-from specollama.checks import Ask, Completion, Conversation
 from specollama.config import DraftRef, FileRef, Lookup, ModelRef, PairSettings
 from specollama.errors import MissingPackage, RunError
 from specollama.opened import OpenedPair, load_options, open_pair
 from specollama.types import Route, Rule, SamplingOptions
-from specollama.wire import Message
 
 _GPU_DEVICES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 
@@ -111,26 +108,6 @@ def why_not_here() -> str:
 
 def _there(device: str) -> bool:
     return Path(device).exists()
-
-
-def own_prompt(pair: OpenedPair, ask: Ask) -> str:
-    """The request as a prompt by the file's own template. Raises RunError where it has none, or that refuses."""
-    vocabulary, model = pair.target.vocabulary, pair.target.model
-    if isinstance(ask, Completion) and ask.raw:
-        return ask.prompt
-    messages = [message.body() for message in chat_of(ask)]
-    if not model.chat_template:
-        raise RunError(f"{model.path}: the file has no chat template, and no server renders the chat")
-    prompt = rendered(model.chat_template, messages, begin=vocabulary.begin_marker, end=vocabulary.end_marker)
-    return prompt.removeprefix(vocabulary.begin_marker) if vocabulary.adds_begin_marker else prompt
-
-
-def chat_of(ask: Ask) -> list[Message]:
-    """The messages of a request; a completion is a chat of one."""
-    if isinstance(ask, Conversation):
-        return list(ask.messages)
-    before = [Message(role="system", content=ask.system)] if ask.system else []
-    return [*before, Message(role="user", content=ask.prompt)]
 
 
 def served(

@@ -36,6 +36,8 @@ class Lookahead(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FixedLookahead:
+    """Always the same length; 0 drafts nothing."""
+
     tokens: int
 
     def next(self) -> int:

@@ -37,11 +37,11 @@ from specollama.checks import (
 )
 from specollama.config import FileRef, Overrides, PairSettings
 from specollama.engine.rounds import Speculation
-from specollama.errors import EndpointError, ModelMissing, Refused, RunError, Unreachable, UnsupportedPair
+from specollama.errors import EndpointError, ModelMissing, RunError, Unreachable, UnsupportedPair
 from specollama.events import thinking_apart, unless_nothing_came, written
 from specollama.hosts import Endpoint
 from specollama.lanes import SharedLookahead
-from specollama.local_route import LocalRoute, own_prompt, served
+from specollama.local_route import LocalRoute, served
 from specollama.plan import (
     LocalPlan,
     Plan,
@@ -51,8 +51,8 @@ from specollama.plan import (
     lookahead_of,
     patience,
     verifier,
-    without_begin_marker,
 )
+from specollama.prompts import Unprompted, own_prompt, rendered_by_server
 from specollama.sampling import effective
 from specollama.stats import Done, Event, Stats, Status, Text
 from specollama.types import Route, SamplingOptions
@@ -60,13 +60,6 @@ from specollama.types import Route, SamplingOptions
 __all__ = ["Ask", "Completion", "Conversation", "LocalPlan", "Pair", "Plan"]
 
 DEFAULT_LANES = 8  # concurrent rows, where the configuration doesn't say how many the target works on at once
-
-
-@dataclass(frozen=True, slots=True)
-class Unprompted:
-    """Why there is no prompt."""
-
-    reason: str
 
 
 @dataclass(slots=True)
@@ -189,7 +182,7 @@ class Pair:
             return opened
         if reason := why_not_split(target, opened.target.vocabulary):
             return reason
-        prompt = await self._prompt(ask, options, sampling, target, opened.target.vocabulary)
+        prompt = await self._prompt(ask, options, target, opened.target.vocabulary)
         if isinstance(prompt, Unprompted):
             return prompt.reason
         if reason := opened.why_full(prompt):
@@ -264,7 +257,7 @@ class Pair:
         tokenizers = await self.tokenizers(target, draft)
         if reason := why_not_split(target, tokenizers.target):
             return reason
-        prompt = await self._prompt(ask, options, sampling, target, tokenizers.target)
+        prompt = await self._prompt(ask, options, target, tokenizers.target)
         if isinstance(prompt, Unprompted):
             return prompt.reason
         if tokenizers.target is None and begins_twice(prompt, target):
@@ -289,28 +282,12 @@ class Pair:
         return await self._routed(plan)
 
     async def _prompt(
-        self,
-        ask: Ask,
-        options: Mapping[str, Any],
-        sampling: SamplingOptions,
-        target: Model,
-        vocabulary: LlamaVocabulary | None,
+        self, ask: Ask, options: Mapping[str, Any], target: Model, vocabulary: LlamaVocabulary | None
     ) -> str | Unprompted:
-        """The prompt that the target is given, without the begin marker that is added to it."""
-        raw = isinstance(ask, Completion) and ask.raw
-        passed = passed_on(options)
-        kept = Requests(target.name, sampling, passed, self.settings.keep_alive).kept
-        try:
-            body = self._body(ask, passed) | {"truncate": False} | kept
-            prompt = ask.prompt if isinstance(ask, Completion) and raw else await target.server.render(body)
-        except Refused as error:
-            return Unprompted(str(error))  # the request itself may not be refused
-        if prompt is None:
-            return Unprompted("the target's server doesn't tell what prompt it makes of a chat")
-        stripped = without_begin_marker(prompt, vocabulary)
-        if raw and stripped != prompt:
-            return Unprompted("the raw prompt has a begin marker of its own, beside the server's")
-        return stripped
+        body = self._body(ask, passed_on(options)) | {"truncate": False}
+        if Requests(target.name, SamplingOptions(), keep_alive=self.settings.keep_alive).unloads:
+            body.pop("keep_alive")  # rendering would unload the model
+        return await rendered_by_server(ask, body, target, vocabulary)
 
     async def _routed(self, plan: Plan) -> Plan | str:
         """The plan with its route decided, or why it is better not followed."""

@@ -18,7 +18,6 @@ from specollama.backends.ollama import (
 )
 from specollama.backends.probe import Probe
 from specollama.backends.requests import Requests
-from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.backends.watch import Watch, WatchedTarget
 from specollama.checks import Tokenizers
 from specollama.config import PairSettings
@@ -140,13 +139,6 @@ def drafter(plan: Plan, watch: Watch) -> Drafter:
     if tokenizers.target and not (tokenizers.same and plan.draft.has_logprobs):
         return RetokenisedDrafter(ollama, tokenizers.target)
     return ollama
-
-
-def without_begin_marker(prompt: str, vocabulary: LlamaVocabulary | None) -> str:
-    """The server adds the begin marker itself: one in the text would be a second one."""
-    if vocabulary is None or not vocabulary.adds_begin_marker or not vocabulary.begin_marker:
-        return prompt
-    return prompt.removeprefix(vocabulary.begin_marker)
 
 
 def begins_twice(prompt: str, target: Model) -> bool:

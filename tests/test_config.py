@@ -114,7 +114,7 @@ def test_a_pair_without_a_draft_is_plain(tmp_path: Path) -> None:
     assert (pair.draft, pair.route) == (None, Route.PLAIN)
 
 
-PAIR_KEYS = "draft, keep_alive, lanes, lookahead, options, route, rule, target"
+PAIR_KEYS = "batch_threads, draft, intercept, keep_alive, kv_type, lanes, lookahead, options, route, rule, target"
 
 
 @pytest.mark.parametrize(
@@ -128,8 +128,8 @@ PAIR_KEYS = "draft, keep_alive, lanes, lookahead, options, route, rule, target"
         ("lookahead = -1", 'pairs.one.lookahead = -1: must be "auto" or a whole number, 0 or more'),
         ("lookahead = true", 'pairs.one.lookahead = true: must be "auto" or a whole number, 0 or more'),
         ('lookahead = "4"', 'pairs.one.lookahead = "4": must be "auto" or a whole number, 0 or more'),
-        ('route = "fast"', 'pairs.one.route = "fast": must be one of auto, lanes, greedy, plain'),
-        ("route = 1", "pairs.one.route = 1: must be one of auto, lanes, greedy, plain"),
+        ('route = "fast"', 'pairs.one.route = "fast": must be one of auto, local, lanes, greedy, plain'),
+        ("route = 1", "pairs.one.route = 1: must be one of auto, local, lanes, greedy, plain"),
         ('rule = "greedy"', 'pairs.one.rule = "greedy": must be one of auto, rejection, match'),
         ("lanes = 0", "pairs.one.lanes = 0: must be a whole number, 1 or more"),
         (
@@ -173,15 +173,15 @@ def test_an_unknown_option_names_the_nearest_one(tmp_path: Path) -> None:
         ),
         (
             "[pairs.one]\ntarget = {}",
-            'pairs.one.target.model: missing; give it as model = "qwen2.5-coder:32b"',
+            'pairs.one.target.model: missing; give it as model = "qwen2.5-coder:32b", or path = "FILE.gguf"',
         ),
         (
             '[pairs.one]\ntarget = { modle = "t" }',
-            'pairs.one.target.modle = "t": unknown key, did you mean model? allowed: endpoint, model',
+            'pairs.one.target.modle = "t": unknown key, did you mean model? allowed: endpoint, model, path',
         ),
         (
             '[pairs.one]\ntarget = "t"',
-            'pairs.one.target = "t": must be a table; allowed in it: endpoint, model',
+            'pairs.one.target = "t": must be a table; allowed in it: endpoint, model, path',
         ),
         (
             '[pairs.one]\ntarget = { model = "two words" }',
@@ -195,7 +195,7 @@ def test_an_unknown_option_names_the_nearest_one(tmp_path: Path) -> None:
         ),
         (
             '[pair.one]\ntarget = { model = "t" }',
-            "pair = (not shown): unknown key, did you mean pairs? allowed: default_pair, endpoints, pairs",
+            "pair = (not shown): unknown key, did you mean pairs? allowed: default_pair, endpoints, pairs, serve",
         ),
         (
             f'default_pair = "on"\n{SMALL}',
@@ -312,7 +312,7 @@ def test_a_directory_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_message_stays_on_one_line_whatever_the_file_holds(tmp_path: Path) -> None:
     message = refusal(tmp_path, '"a\\nb\\u2028\\u001b" = 1')
-    assert message == ('c.toml: "a\\nb\\u2028\\u001b" = 1: unknown key; allowed: default_pair, endpoints, pairs')
+    assert message == ('c.toml: "a\\nb\\u2028\\u001b" = 1: unknown key; allowed: default_pair, endpoints, pairs, serve')
 
 
 KEYS = [

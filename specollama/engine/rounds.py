@@ -122,7 +122,7 @@ class Speculation:
 
     def _emit(self, draft: Draft, verdict: Verdict) -> Iterator[Text]:
         """Show the round's tokens, and count them: only those that the reply still took."""
-        number, used = self.stats.rounds + 1, 0
+        number, used = self.stats.rounds + 1 if verdict.drafted else 0, 0
         for emitted in verdict.emitted:
             used += 1
             self._text += emitted.token.text

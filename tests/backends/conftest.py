@@ -51,7 +51,7 @@ def pair_settings(recorder_url: str) -> Callable[..., PairSettings]:
 
     def make(**settings: Any) -> PairSettings:
         given = {"route": Route.LANES, "lookahead": 4, **settings}
-        return PairSettings(None, ModelRef("target", endpoint), ModelRef("draft", endpoint), **given)
+        return PairSettings(None, ModelRef("target", endpoint), (ModelRef("draft", endpoint),), **given)
 
     return make
 

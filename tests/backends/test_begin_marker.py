@@ -44,7 +44,7 @@ async def test_C07_a_raw_prompt_leaves_out_the_begin_marker_that_the_server_adds
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     stage.app = server(rendered, sentencepiece(**{"tokenizer.ggml.add_bos_token": adds}))
     model = ModelRef("m", Endpoint(stage.url, "a test"))
-    settings = PairSettings(None, model, model, lookahead=2, route=Route.LANES)
+    settings = PairSettings(None, model, (model,), lookahead=2, route=Route.LANES)
     answer = await reply(settings, ask(num_predict=3, temperature=0))
     assert answer.text == "aaa"
     prompts = [body["prompt"] for body in stage.app.bodies if body.get("raw")]

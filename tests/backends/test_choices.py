@@ -148,7 +148,7 @@ def elsewhere(settings: PairSettings, **refs: ModelRef) -> PairSettings:
 
 async def test_a_draft_whose_server_is_down_leaves_the_reply_plain(pair_settings: Pairs) -> None:
     nowhere = ModelRef("draft", Endpoint("http://127.0.0.1:9", "a test"))
-    (status,) = await statuses(elsewhere(pair_settings(), draft=nowhere))
+    (status,) = await statuses(elsewhere(pair_settings(), drafts=(nowhere,)))
     assert status.startswith("speculation: off (the draft")
     assert "http://127.0.0.1:9" in status
     assert "\n" not in status

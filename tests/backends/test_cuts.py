@@ -175,7 +175,7 @@ async def test_a_draft_that_is_empty_leaves_the_target_to_write(server: OllamaSe
     prompt = turn("Name the planets of the solar system in order.")
     reply = await speculated(server, prompt, cursor(prompt), length=6, drafter=Drafting([]))
     assert reply.text == await plain(server, prompt, 6)
-    assert (reply.stats.drafted, reply.stats.rounds, reply.stats.bonus) == (0, 6, 6)
+    assert (reply.stats.drafted, reply.stats.rounds, reply.stats.plain) == (0, 0, 6)
 
 
 async def test_a_reply_runs_up_to_the_end_of_the_context_and_past_it_as_the_target_alone_does(

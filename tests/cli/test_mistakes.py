@@ -31,7 +31,7 @@ ANY = ["--target", "x", "--draft", "y"]
             ["--target", "x@ftp://tower", "--draft", "y", "hi"],
             '--target = "x@ftp://tower": the scheme must be http or https',
         ),
-        ([*ANY, "--route", "fast", "hi"], '--route = "fast": must be one of auto, lanes, greedy, plain'),
+        ([*ANY, "--route", "fast", "hi"], '--route = "fast": must be one of auto, local, lanes, greedy, plain'),
         ([*ANY, "--rule", "greedy", "hi"], '--rule = "greedy": must be one of auto, rejection, match'),
         (
             [*ANY, "--lookahead", "-3", "hi"],
@@ -119,7 +119,8 @@ def test_a_wrong_file_is_told_by_its_name_the_key_and_what_is_allowed(call: Call
     assert shown.code == 2
     assert shown.err == (
         f'error: {file}: pairs.prose.rout = "auto": unknown key, did you mean route? '
-        "allowed: draft, keep_alive, lanes, lookahead, options, route, rule, target\n"
+        "allowed: batch_threads, draft, intercept, keep_alive, kv_type, lanes, lookahead, options, route, rule, "
+        "target\n"
     )
 
 

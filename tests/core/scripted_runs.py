@@ -16,7 +16,7 @@ from specollama.backends.scripted import Drawn, End, Hidden, Script, ScriptedDra
 from specollama.engine.rounds import Speculation
 from specollama.lookahead import FixedLookahead, Lookahead, Patience
 from specollama.stats import Done, Event, Stats, Text
-from specollama.types import Continuation, DoneReason, Rule, SamplingOptions
+from specollama.types import Continuation, DoneReason, Draft, Round, Rule, SamplingOptions
 
 END = "<the end>"
 
@@ -76,8 +76,11 @@ class Listed:
         self.rounds += 1
         return self.lengths[(self.rounds - 1) % len(self.lengths)]
 
-    def learn(self, drafted: int, accepted: int) -> None:
-        self.learnt.append((drafted, accepted))
+    def send(self, draft: Draft) -> int:
+        return len(draft.tokens)
+
+    def learn(self, round: Round) -> None:
+        self.learnt.append((round.verdict.drafted, round.verdict.accepted))
 
 
 def speculation(

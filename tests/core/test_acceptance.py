@@ -149,7 +149,7 @@ def test_a_draft_wrong_from_the_start_still_gives_one_token() -> None:
 
 def test_an_empty_draft_gives_the_targets_token() -> None:
     verdict = judge(Draft(), scored("a"), Rule.MATCH, Uniforms())
-    assert told(verdict) == [("a", Origin.BONUS)]
+    assert told(verdict) == [("a", Origin.PLAIN)]
     assert counts(verdict) == (0, 0, 0)
 
 

@@ -25,11 +25,11 @@ def test_rounds_add_up() -> None:
         verdict(4, 3, 2, Origin.RECOVERED),
         verdict(3, 3, 3, Origin.BONUS),
         verdict(2, 1, 0, Origin.RECOVERED),
-        verdict(0, 0, 0, Origin.BONUS),
+        verdict(0, 0, 0, Origin.PLAIN),
         verdict(2, 2, 2, None),
     )
-    assert (stats.rounds, stats.drafted, stats.tested, stats.accepted) == (5, 11, 9, 7)
-    assert (stats.recovered, stats.bonus) == (2, 2)
+    assert (stats.rounds, stats.drafted, stats.tested, stats.accepted) == (4, 11, 9, 7)
+    assert (stats.recovered, stats.bonus, stats.plain) == (2, 1, 1)
     assert stats.accepted_at == [3, 3, 1]
 
 

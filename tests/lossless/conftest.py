@@ -59,7 +59,7 @@ async def servers(urls: dict[str, str]) -> AsyncIterator[dict[str, OllamaServer]
 def settings(urls: dict[str, str]) -> PairSettings:
     refs = {name: ModelRef(name, Endpoint(url, "a test")) for name, url in urls.items()}
     options = {"temperature": 0, "num_predict": LENGTH}
-    return PairSettings(None, refs["target"], refs["draft"], lookahead=6, route=Route.LANES, options=options)
+    return PairSettings(None, refs["target"], (refs["draft"],), lookahead=6, route=Route.LANES, options=options)
 
 
 @pytest.fixture(scope="session")

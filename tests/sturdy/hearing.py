@@ -94,7 +94,7 @@ def settings(target: str, draft: str | None = None, *, idle_timeout: float = 60,
     ours = Endpoint(target, "a test", idle_timeout=idle_timeout)
     theirs = Endpoint(draft or target, "a test", idle_timeout=idle_timeout)
     given = {"route": Route.LANES, "lookahead": 4, **chosen}
-    return PairSettings(None, ModelRef("target", ours), ModelRef("draft", theirs), **given)
+    return PairSettings(None, ModelRef("target", ours), (ModelRef("draft", theirs),), **given)
 
 
 async def heard(pair: Pair, conversation: Conversation) -> Heard:

@@ -100,13 +100,13 @@ async def test_a_model_that_is_not_there(scripted: ScriptedOllama, scripted_url:
 
 
 async def test_a_target_alone(scripted_url: str) -> None:
-    chosen = replace(settings(scripted_url, route=Route.AUTO), draft=None)
+    chosen = replace(settings(scripted_url, route=Route.AUTO), drafts=())
     found = await survey(chosen, {})
     assert (found.draft, found.route, found.reason) == (None, "plain", "no draft model")
 
 
 async def test_a_target_alone_that_is_not_there_runs_not_at_all() -> None:
-    chosen = replace(settings(NOWHERE, route=Route.AUTO), draft=None)
+    chosen = replace(settings(NOWHERE, route=Route.AUTO), drafts=())
     found = await survey(chosen, {})
     assert found.route == "none"
     assert found.reason.startswith(f"can't reach {NOWHERE}")

@@ -104,7 +104,7 @@ async def test_route_plain_asks_nothing_of_the_draft(
 
 
 async def test_a_pair_without_a_draft_is_plain(scripted_url: str, song_text: str) -> None:
-    heard = await hear(replace(settings(scripted_url), draft=None))
+    heard = await hear(replace(settings(scripted_url), drafts=()))
     heard.faithful(song_text)
     assert heard.plain == "no draft model"
 
@@ -234,7 +234,7 @@ def of_short(url: str, route: Route) -> PairSettings:
     """The one model of the server `short` with itself."""
     chosen = settings(url, route=route)
     model = replace(chosen.target, model="target")
-    return replace(chosen, target=model, draft=model)
+    return replace(chosen, target=model, drafts=(model,))
 
 
 async def test_C31_a_conversation_that_exceeds_the_context_is_told_and_answered_as_the_target_does(
