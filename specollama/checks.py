@@ -39,7 +39,9 @@ class Conversation:
     """What is to be answered.
 
     `options` are Ollama's, by its names; those that are set here win over the pair's. `format`: "json" or a JSON
-    schema. `think`: whether a thinking model thinks, or how much; None: as it does by itself.
+    schema. `think`: whether a thinking model thinks, or how much; None: as it does by itself. `top_logprobs`: how many
+    of the most probable tokens a plain reply shows at each place, so far as its server can (a speculated one shows what
+    it had to know).
     """
 
     messages: Sequence[Message]
@@ -47,6 +49,7 @@ class Conversation:
     format: Any = None
     tools: Sequence[Mapping[str, Any]] = ()
     think: bool | str | None = None
+    top_logprobs: int = 0
 
 
 def why_plain(settings: PairSettings, target: Model, conversation: Conversation) -> str | None:

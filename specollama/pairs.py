@@ -39,7 +39,8 @@ from specollama.plan import Plan, begins_twice, detail, drafter, verifier, witho
 from specollama.sampling import effective
 from specollama.stats import Done, Event, Stats, Status, Text, ToolCalls
 from specollama.thinking import OPENING, ThinkingSplitter
-from specollama.types import DoneReason, Origin, Route, SamplingOptions
+from specollama.types import DoneReason, Origin, Route, SamplingOptions, Token
+from specollama.wire import ChatReply
 
 __all__ = ["Conversation", "Pair", "probe_pair"]
 
@@ -200,6 +201,8 @@ class Pair:
         """The target's own answer through its own chat endpoint, as it comes."""
         stats, keep_alive = Stats(route=Route.PLAIN, reason=reason), self.settings.keep_alive
         body = self._chat_body(conversation, options) | ({} if keep_alive is None else {"keep_alive": keep_alive})
+        if conversation.top_logprobs:
+            body |= {"logprobs": True, "top_logprobs": conversation.top_logprobs}
         yield Status(on=False, detail=reason)
         async with aclosing(self.target_server.stream_chat(body)) as chunks:
             async for chunk in chunks:
@@ -207,7 +210,7 @@ class Pair:
                     yield Text(chunk.message.thinking, Origin.PLAIN, thinking=True)
                 if chunk.message.content:
                     stats.plain += 1
-                    yield Text(chunk.message.content, Origin.PLAIN)
+                    yield Text(chunk.message.content, Origin.PLAIN, top=_most_probable(chunk))
                 if chunk.message.tool_calls:
                     yield ToolCalls(tuple(chunk.message.tool_calls))
                 if chunk.done:
@@ -322,6 +325,13 @@ async def _unless_nothing_came(events: AsyncIterator[Event]) -> AsyncGenerator[E
         if shown or error.status != 400:
             raise
         yield str(error)
+
+
+def _most_probable(chunk: ChatReply) -> tuple[Token, ...]:
+    """The best tokens at the place of a chunk's only token; none where it has several, or its server told none."""
+    [entry] = chunk.logprobs if chunk.logprobs and len(chunk.logprobs) == 1 else [None]
+    best = entry.top_logprobs or [] if entry else []
+    return tuple(Token(each.token, each.logprob) for each in best)
 
 
 async def _thinking_apart(events: AsyncIterator[Event], plan: Plan) -> AsyncGenerator[Event, None]:

@@ -39,7 +39,7 @@ FLOORS: dict[str, int] = {
     "plan": 3,
     "pairs": 3,
     "client": 4,
-    "bench": 4,
+    "bench.*": 4,
     "doctor": 4,
     "survey": 4,
     "export.*": 4,
