@@ -106,11 +106,11 @@ class Run:
     measured: Measured
     note: Callable[[str], None] = lambda what: None
 
-    async def warm_up(self, prompt: Prompt) -> None:
-        """A whole reply of every side, not counted: models are loaded, and routes measured where they do so."""
+    async def load(self, prompt: Prompt) -> None:
+        """A reply of every side, not counted: models are loaded, and routes measured where they do so."""
         [question] = questions(prompt, 1)
         for name, side in self.sides.items():
-            self.note(f"warming up: {name}")
+            self.note(f"loading: {name}")
             await _answer(side, question.conversation([], self.options))
 
     async def ask(self, prompt: Prompt, turns: int) -> None:
@@ -120,26 +120,25 @@ class Run:
         """
         answers: list[str] = []
         for question in questions(prompt, turns):
-            self.note(f"{question.id}: plain, to compare with")
-            told = await self._read(question, answers)
+            self.note(f"{question.id}: warming up")
+            told = await self._warm(question, answers)
             for repeat in range(self.repeat):
                 for name, side in self.sides.items():
                     self.note(f"{question.id}: {name}, {repeat + 1} of {self.repeat}")
                     await self._measure(name, side, question, answers, repeat)
             answers.append(told.text)
 
-    async def _read(self, question: Question, answers: Sequence[str]) -> Reply:
-        """Plain's reply with its most probable tokens, and one token of every other side; neither is timed.
+    async def _warm(self, question: Question, answers: Sequence[str]) -> Reply:
+        """A reply of every side that isn't counted; plain's, with its most probable tokens, is the answer.
 
-        So every side has the prompt in its cache when it is timed, and plain's timed replies aren't slowed by asking
-        for log-probabilities.
+        So every side (its draft model and its lanes, too) has the prompt in its cache when it is timed, and plain's
+        timed replies aren't slowed by asking for log-probabilities.
         """
         plain = await _answer(self.sides[PLAIN], question.conversation(answers, self.options, TOLD))
         self.measured.told[question.id] = plain.reply
-        one = {**self.options, "num_predict": 1}
         for name, side in self.sides.items():
             if name != PLAIN:
-                await _kept(side, question.conversation(answers, one))
+                await _kept(side, question.conversation(answers, self.options))
         return plain.reply
 
     async def _measure(self, name: str, side: Side, question: Question, answers: Sequence[str], repeat: int) -> None:

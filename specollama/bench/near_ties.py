@@ -16,7 +16,7 @@ from specollama.bench.comparison import NEAR_TIE, Comparison, Reply
 from specollama.stats import Text
 
 QUANTILE = 0.999
-ENOUGH = 100  # places; fewer say little about the far end
+ENOUGH = 100  # observations; fewer say little about the far end
 
 
 @dataclass(slots=True)
@@ -35,22 +35,22 @@ class Movements:
 
     @property
     def bound(self) -> float:
-        """A gap below it is a near-tie: the 99.9th percentile (by nearest rank), or the constant for want of places."""
+        """A gap below it is a near-tie: the 99.9th percentile by nearest rank; the constant if too little was seen."""
         return quantile(self.seen, QUANTILE) if self.measured else NEAR_TIE
 
     @property
     def source(self) -> str:
         """Where the bound comes from, in words."""
         if self.measured:
-            return f"measured at {len(self.seen)} places"
-        return f"the constant for full precision: only {len(self.seen)} places could be compared, {ENOUGH} are needed"
+            return f"{len(self.seen)} observations"
+        return f"the constant for full precision: only {len(self.seen)} observations, {ENOUGH} are needed"
 
     def as_object(self) -> dict[str, float | int | str | None]:
         known = bool(self.seen)
         return {
             "bound": round(self.bound, 5),
             "source": self.source,
-            "places": len(self.seen),
+            "observations": len(self.seen),
             "median": round(median(self.seen), 5) if known else None,
             "p95": round(quantile(self.seen, 0.95), 5) if known else None,
             "max": round(max(self.seen), 5) if known else None,

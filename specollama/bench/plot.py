@@ -30,7 +30,7 @@ def draw(figures: Sequence[SideFigures], file: Path, title: str) -> None:
     speed, places = figure.subplots(1, 2, width_ratios=[3, 2])
     _draw_speed(speed, figures)
     _draw_places(places, figures)
-    figure.suptitle(title, fontsize="medium")
+    figure.suptitle(_literal(title), fontsize="medium")
     figure.savefig(file, dpi=150)
 
 
@@ -44,9 +44,9 @@ def _draw_speed(axes: Axes, figures: Sequence[SideFigures]) -> None:
         heights = [group.speedup or 0 for _, group in bars]
         axes.bar(lefts, heights, width, yerr=_errors([group for _, group in bars]), capsize=3, label=_label(side))
     axes.axhline(1, color="black", linewidth=0.8)
-    axes.set_xticks(range(len(kinds) + 1), [*kinds, "all"], rotation=20)
+    axes.set_xticks(range(len(kinds) + 1), [*(_literal(kind) for kind in kinds), "all"], rotation=20)
     axes.set_ylabel("speed over plain (decoding)")
-    axes.set_title("speed-up, with 95 % intervals", fontsize="medium")
+    axes.set_title("speed-up and its interval", fontsize="medium")
     axes.legend(fontsize="small")
 
 
@@ -56,6 +56,11 @@ def _errors(groups: Sequence[Any]) -> list[list[float]]:
     down = [max(0, speedup - interval.low) if interval else 0 for speedup, interval in known]
     up = [max(0, interval.high - speedup) if interval else 0 for speedup, interval in known]
     return [down, up]
+
+
+def _literal(text: str) -> str:
+    """A name of the user's, in which matplotlib would take what stands between dollars for a formula."""
+    return text.replace("$", r"\$")
 
 
 def _label(side: SideFigures) -> str:

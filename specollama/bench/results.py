@@ -49,6 +49,13 @@ class Results:
         temporary.write_text(json.dumps(self.as_object(figures), ensure_ascii=False, indent=1), encoding="utf-8")
         os.replace(temporary, self.file)
 
+    def keep(self, figures: Sequence[SideFigures]) -> None:
+        """The last `save`; without a single measurement there is nothing to keep. Raises OSError."""
+        if self.measured.measurements:
+            self.save(figures)
+        else:
+            self.file.unlink(missing_ok=True)
+
     def as_object(self, figures: Sequence[SideFigures]) -> dict[str, Any]:
         return {
             "format": FORMAT,

@@ -58,8 +58,8 @@ async def open_sides(
     return found
 
 
-async def _describe_models(found: Sides, pair: Pair) -> None:
-    for role, model in zip(("target", "draft"), await pair.models(), strict=True):
+async def _describe_models(found: Sides, pair: Pair, roles: tuple[str, str] = ("target", "draft")) -> None:
+    for role, model in zip(roles, await pair.models(), strict=True):
         if isinstance(model, str):
             continue
         url = model.server.url
@@ -84,13 +84,14 @@ async def _open_against(
         try:
             version = await ollama.version()
         except Unreachable as error:
-            raise Unreachable(str(error).replace("is Ollama running", "is a server running"), url=at.url) from error
+            advice = str(error).replace("is Ollama running there? (`ollama serve`)", "is a server running there?")
+            raise Unreachable(advice, url=at.url) from error
         except EndpointError:
             version = ""
     if version:
-        found.servers[at.url] = f"Ollama {version}"
-        alone = replace(plain.settings, target=against, draft=None)
-        return await stack.enter_async_context(Pair(alone, environ))
+        alone = await stack.enter_async_context(Pair(replace(plain.settings, target=against, draft=None), environ))
+        await _describe_models(found, alone, (AGAINST, ""))
+        return alone
     server = await stack.enter_async_context(LlamaServer(at.url, **where))  # type: ignore[arg-type]
     try:
         props = await server.props()
@@ -122,7 +123,7 @@ class LlamaServerSide:
                 if chunk.stop:
                     timings = chunk.timings
                     stats = Stats(
-                        reason="its engine's own speculation" if timings.draft_n else "no speculation told",
+                        reason="the engine does as it does",
                         drafted=timings.draft_n,
                         accepted=timings.draft_n_accepted,
                         prompt_eval_count=timings.prompt_n + timings.cache_n,

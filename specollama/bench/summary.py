@@ -19,7 +19,7 @@ from specollama.bench.intervals import (
 )
 from specollama.bench.measuring import Measured, Measurement, faults
 from specollama.bench.near_ties import Movements
-from specollama.bench.sides import PLAIN
+from specollama.bench.sides import AGAINST, PLAIN
 from specollama.stats import Stats
 
 
@@ -80,7 +80,7 @@ class PromptFigures:
             "speedup": self.speedup,
             "interval": _interval(self.interval),
             "speedup_overall": ratio_of_medians(self.overall_pairs) if self.overall_pairs else None,
-            "tokens_per_second": asdict(self.rates) if self.rates else None,
+            "medians": asdict(self.rates) if self.rates else None,
             **_acceptance(self.counts),
             "identical_share": _share(self.replies - len(self.differences), self.replies),
             "differences": [asdict(difference) for difference in self.differences],
@@ -253,6 +253,8 @@ def _rates(pairs: Sequence[tuple[Measurement, Measurement]], known: Sequence[Pai
 
 def _route(measurement: Measurement) -> str:
     stats = measurement.reply.stats
+    if measurement.side == AGAINST:
+        return "with its engine's own drafts" if stats.drafted else "without telling of drafts"
     return f"{stats.route} ({stats.reason})" if stats.reason else str(stats.route)
 
 

@@ -149,8 +149,7 @@ def parsed_routes(text: str) -> list[Route]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in list(Route):
-            there = ", ".join(Route)
-            raise UsageError(f"--routes: there is no route {name!r}{nearest(name, list(Route))}; there are {there}")
+            raise UsageError(f"--routes: there is no route {name!r}{nearest(name, list(Route))}")
     if not names:
         raise UsageError("--routes: names no route")
     return [Route(name) for name in dict.fromkeys(names)]
@@ -171,7 +170,7 @@ async def _bench(call: Call) -> None:
         try:
             with _progress(len(call.prompts)) as (note, advance):
                 run = Run(sides.sides, call.options, call.repeat, measured, note)
-                await run.warm_up(call.prompts[0])
+                await run.load(call.prompts[0])
                 for prompt in call.prompts:
                     await run.ask(prompt, call.turns)
                     results.save()
@@ -179,8 +178,8 @@ async def _bench(call: Call) -> None:
             results.complete = True
         finally:
             figures = results.figures
-            results.save(figures)
-            if not results.complete:
+            results.keep(figures)
+            if not results.complete and measured.measurements:
                 output.stderr().print(f"not complete; what was measured is in {escape(str(results.file))}")
     _report(results, figures)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -12,6 +13,7 @@ from specollama.bench.intervals import LEVEL
 from specollama.bench.summary import Group, PromptFigures, SideFigures
 from specollama.report import number, percent
 
+_HEADINGS = ("plain\ntok/s", "tok/s", "speed-up", "interval", "accepted", "length", "texts\nidentical", "first\ntoken")
 _DIFFERENCES_SHOWN = 5
 
 
@@ -25,9 +27,10 @@ def show_figures(console: Console, figures: Sequence[SideFigures]) -> None:
 
 
 def _table(side: SideFigures) -> Table:
-    table = Table("kind", title=f"{side.name} beside plain, decoding at temperature 0", title_justify="left")
-    for heading in ("plain tok/s", "tok/s", "speed-up", "interval", "accepted", "length", "identical", "first token"):
-        table.add_column(heading, justify="right")
+    title = f"{side.name} beside plain, decoding at temperature 0"
+    table = Table("kind", title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for heading in _HEADINGS:
+        table.add_column(heading, justify="right", vertical="bottom", no_wrap=True)
     for name, kind in side.kinds.items():
         table.add_row(escape(name), *_cells(kind))
     table.add_section()
