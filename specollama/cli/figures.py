@@ -13,7 +13,7 @@ from specollama.bench.intervals import LEVEL
 from specollama.bench.summary import Group, PromptFigures, SideFigures
 from specollama.report import number, percent
 
-_HEADINGS = ("plain\ntok/s", "tok/s", "speed-up", "interval", "accepted", "length", "texts\nidentical", "first\ntoken")
+_HEADINGS = ("plain\ntok/s", "tok/s", "speed-up", "interval", "accepted", "texts\nidentical", "first\ntoken")
 _DIFFERENCES_SHOWN = 5
 
 
@@ -45,7 +45,6 @@ def _cells(group: Group) -> Iterator[str]:
     yield "" if group.speedup is None else f"{group.speedup:.2f}x"
     yield "" if interval is None else f"{interval.low:.2f}-{interval.high:.2f}"
     yield percent(_accepted(group))
-    yield number(group.counts.mean_accepted_length)
     yield percent(group.identical_share)
     yield "" if (first := group.rate("first_token")) is None else f"{first / 1e6:.0f} ms"
 
@@ -65,6 +64,8 @@ def _remarks(side: SideFigures) -> Iterator[str]:
     if side.speedup_overall is not None:
         yield f"reading the prompt (from the cache) included: {side.speedup_overall:.2f}x"
     counts = side.counts
+    if counts.mean_accepted_length is not None:
+        yield f"mean accepted length: {_lengths(side)}"
     if counts.acceptance_rate is None and counts.draft_efficiency is not None:
         yield "accepted: of the drafted tokens; the engine doesn't tell how many it tested"
     if side.differences:
@@ -77,6 +78,12 @@ def _remarks(side: SideFigures) -> Iterator[str]:
     untimed = [prompt.id for prompt in side.prompts if not prompt.pairs and not prompt.error]
     if untimed:
         yield f"no factor, since all came in one burst: {', '.join(untimed)}"
+
+
+def _lengths(side: SideFigures) -> str:
+    groups = [*side.kinds.items(), ("all", side)]
+    known = [(name, group.counts.mean_accepted_length) for name, group in groups]
+    return ", ".join(f"{name} {length:.2f}" for name, length in known if length is not None)
 
 
 def _confidence(side: SideFigures) -> str:
