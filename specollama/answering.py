@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any
 
+from specollama.backends.http import OllamaServer
 from specollama.bodies import Sorted, for_target, sort_out
 from specollama.config import Overrides
 from specollama.errors import EndpointError, UsageError
-from specollama.pairs import Pair, Plan
+from specollama.pairs import LocalPlan, Pair, Plan
 from specollama.pool import OpenPair
 from specollama.replies import Writer, joined
 from specollama.report import stats_object
@@ -45,7 +46,7 @@ class Answer:
         pair = self._tuned(asked.overrides)
         plan = await self._planned(pair, asked)
         reason = plan if isinstance(plan, str) else None
-        if isinstance(plan, Plan):
+        if not isinstance(plan, str):
             async with aclosing(self._speculated(pair, plan)) as speculated:
                 async for chunk in speculated:
                     if isinstance(chunk, str):
@@ -69,7 +70,7 @@ class Answer:
         except UsageError as error:
             raise Fault(400, str(error)) from error
 
-    async def _planned(self, pair: Pair, asked: Sorted) -> Plan | str:
+    async def _planned(self, pair: Pair, asked: Sorted) -> Plan | LocalPlan | str:
         if asked.ask is None:
             return asked.obstacle or ""
         try:
@@ -80,7 +81,7 @@ class Answer:
             return "the target's lanes are taken by other replies"
         return plan
 
-    async def _speculated(self, pair: Pair, plan: Plan) -> AsyncGenerator[Chunk | str, None]:
+    async def _speculated(self, pair: Pair, plan: Plan | LocalPlan) -> AsyncGenerator[Chunk | str, None]:
         """The chunks of a speculated reply, or a reason in place of them all."""
         prepared, lanes = perf_counter_ns() - self._began, self.opened.lanes
         self.stats.route = plan.route
@@ -97,7 +98,7 @@ class Answer:
         if not self.streams:
             yield self._last(joined(replies).body())
 
-    async def _replies(self, pair: Pair, plan: Plan, prepared: int) -> AsyncGenerator[Reply | str, None]:
+    async def _replies(self, pair: Pair, plan: Plan | LocalPlan, prepared: int) -> AsyncGenerator[Reply | str, None]:
         writer, written, first = Writer(str(self.body["model"]), self.chat), "", 0
         async with aclosing(pair.speculated(plan, lambda: self.opened.lanes.share)) as events:
             async for event in events:
@@ -122,7 +123,7 @@ class Answer:
             body["options"] = {**body.get("options", {}), "seed": seed}
         with self.opened.lanes.plain():
             path = "/api/chat" if self.chat else "/api/generate"
-            async with aclosing(pair.target_server.pass_on(path, body)) as chunks:
+            async with aclosing(_server(pair).pass_on(path, body)) as chunks:
                 async for chunk in chunks:
                     first = first or perf_counter_ns() - self._began
                     if "model" in chunk:
@@ -139,3 +140,10 @@ class Answer:
 
     def _last(self, chunk: Chunk) -> Chunk:
         return {**chunk, "specollama": {"pair": self.opened.name, **stats_object(self.stats)}}
+
+
+def _server(pair: Pair) -> OllamaServer:
+    try:
+        return pair.target_server
+    except UsageError as error:
+        raise Fault(400, str(error)) from error

@@ -39,7 +39,9 @@ class Conversation:
     """What is to be answered.
 
     `options` are Ollama's, by its names; those that are set here win over the pair's. `format`: "json" or a JSON
-    schema. `think`: whether a thinking model thinks, or how much; None: as it does by itself.
+    schema. `think`: whether a thinking model thinks, or how much; None: as it does by itself. `top_logprobs`: how many
+    of the most probable tokens a plain reply shows at each place, so far as its server can (a speculated one shows what
+    it had to know).
     """
 
     messages: Sequence[Message]
@@ -47,6 +49,7 @@ class Conversation:
     format: Any = None
     tools: Sequence[Mapping[str, Any]] = ()
     think: bool | str | None = None
+    top_logprobs: int = 0
 
     @property
     def has_images(self) -> bool:
@@ -59,6 +62,7 @@ class Conversation:
             **({} if self.format in (None, "") else {"format": self.format}),
             **({"tools": list(self.tools)} if self.tools else {}),
             **({} if self.think is None else {"think": self.think}),
+            **({"logprobs": True, "top_logprobs": self.top_logprobs} if self.top_logprobs else {}),
         }
 
 

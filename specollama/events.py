@@ -9,7 +9,7 @@ from typing import Any
 from specollama.errors import Refused
 from specollama.stats import Done, Event, Stats, Status, Text, ToolCalls
 from specollama.thinking import OPENING, ThinkingSplitter
-from specollama.types import DoneReason, Origin
+from specollama.types import DoneReason, Origin, Token
 from specollama.wire import ChatReply, GenerateReply
 
 
@@ -18,6 +18,13 @@ def pieces(chunk: ChatReply | GenerateReply) -> tuple[str, str, list[dict[str, A
     if isinstance(chunk, GenerateReply):
         return chunk.response, chunk.thinking or "", []
     return chunk.message.content, chunk.message.thinking or "", chunk.message.tool_calls or []
+
+
+def _most_probable(chunk: ChatReply | GenerateReply) -> tuple[Token, ...]:
+    """The best tokens at the place of a line's only token; none where it has several, or its server told none."""
+    [entry] = chunk.logprobs if chunk.logprobs and len(chunk.logprobs) == 1 else [None]
+    best = entry.top_logprobs or [] if entry else []
+    return tuple(Token(each.token, each.logprob) for each in best)
 
 
 async def written(
@@ -30,7 +37,7 @@ async def written(
             yield Text(thinking, Origin.PLAIN, thinking=True)
         if content:
             stats.plain += 1
-            yield Text(content, Origin.PLAIN)
+            yield Text(content, Origin.PLAIN, top=_most_probable(chunk))
         if calls:
             yield ToolCalls(tuple(calls))
         if chunk.done:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from specollama.backends.facts import full_name
-from specollama.config import Config, PairSettings
+from specollama.config import Config, ModelRef, PairSettings
 from specollama.lanes import Lanes
 from specollama.pairs import DEFAULT_LANES, Pair
 
@@ -64,7 +64,8 @@ class PairPool:
 
 def _opened(name: str, config: Config, environ: Mapping[str, str], lanes: dict[tuple[str, str], Lanes]) -> OpenPair:
     settings = config.pair(name, environ)
-    target = (settings.target.endpoint.url, full_name(settings.target.model))
+    url = settings.target.endpoint.url if isinstance(settings.target, ModelRef) else ""
+    target = (url, full_name(settings.target.model))
     total = settings.lanes or DEFAULT_LANES
     shared = lanes.setdefault(target, Lanes(total))
     shared.total = min(shared.total, total)

@@ -8,7 +8,7 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from difflib import get_close_matches
 from ipaddress import ip_address
 from types import TracebackType
@@ -217,19 +217,22 @@ class OllamaServer:
     def _broken(self, what: str) -> BrokenReply:
         return BrokenReply(f"{self.url}: {what}", url=self.url)
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """httpx's errors as ours, the most telling first."""
-        where = f"{self.url}{f' (from {self.source})' if self.source else ''}"
-        try:
-            yield
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            advice = "is Ollama running there? (`ollama serve`)"
-            raise Unreachable(f"can't reach {where}: {_cause(error)}; {advice}", url=self.url) from error
-        except httpx.TimeoutException as error:
-            raise Unreachable(f"{where} gave no byte in time and was given up", url=self.url) from error
-        except (httpx.RequestError, httpx.InvalidURL) as error:
-            raise BrokenReply(f"{where}: the connection broke: {_cause(error)}", url=self.url) from error
+    def _translated(self) -> AbstractContextManager[None]:
+        return translated(self.url, self.source, "is Ollama running there? (`ollama serve`)")
+
+
+@contextmanager
+def translated(url: str, source: str, advice: str) -> Iterator[None]:
+    """httpx's errors as EndpointErrors, the most telling first. `advice`: what to do when there is no connection."""
+    where = f"{url}{f' (from {source})' if source else ''}"
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        raise Unreachable(f"can't reach {where}: {_cause(error)}; {advice}", url=url) from error
+    except httpx.TimeoutException as error:
+        raise Unreachable(f"{where} gave no byte in time and was given up", url=url) from error
+    except (httpx.RequestError, httpx.InvalidURL) as error:
+        raise BrokenReply(f"{where}: the connection broke: {_cause(error)}", url=url) from error
 
 
 async def in_order(requests: Iterable[Callable[[asyncio.Event], Coroutine[Any, Any, _Result]]]) -> list[_Result]:

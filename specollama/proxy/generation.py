@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specollama.backends.facts import full_name
-from specollama.config import Config
+from specollama.config import Config, ModelRef
 from specollama.hosts import Endpoint
 from specollama.pool import OpenPair, PairPool
 from specollama.proxy.upstream import Upstream
@@ -72,7 +72,9 @@ class Generation:
             await self._stack.aclose()
 
     def upstream_of(self, opened: OpenPair) -> Upstream:
-        return self.upstreams[opened.settings.target.endpoint.url]
+        """Where the rest is asked about a pair's target; the default one for a file, which no server has."""
+        target = opened.settings.target
+        return self.upstreams[target.endpoint.url] if isinstance(target, ModelRef) else self.default
 
     async def place(self, model: object) -> tuple[Upstream, str | None]:
         """Where a model of no pair is, and what it is called there; None: as it was asked for."""
@@ -134,7 +136,8 @@ def generation_of(request: HTTPConnection) -> Generation:
 
 def _endpoints(config: Config, pool: PairPool, environ: Mapping[str, str]) -> list[Endpoint]:
     """The default one, those of the file, and those that stand in a pair's target."""
-    targets = [opened.settings.target.endpoint for opened in pool.pairs.values()]
+    models = [opened.settings.target for opened in pool.pairs.values()]
+    targets = [model.endpoint for model in models if isinstance(model, ModelRef)]
     found: dict[str, Endpoint] = {}
     for endpoint in (config.default_endpoint(environ), *config.endpoints(), *targets):
         found.setdefault(endpoint.url, endpoint)

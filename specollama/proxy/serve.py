@@ -125,10 +125,7 @@ def serving(
 
 
 def _greeting(proxy: Proxy, url: str) -> list[str]:
-    pairs = [
-        f"{name} ({opened.settings.target.model} at {opened.settings.target.endpoint.url})"
-        for name, opened in proxy.current.pool.pairs.items()
-    ]
+    pairs = [f"{name} ({opened.settings.target.model})" for name, opened in proxy.current.pool.pairs.items()]
     return [
         f"serving on {url}; all else is passed on to {proxy.current.default.endpoint}",
         f"pairs: {', '.join(pairs)}" if pairs else "no pairs are configured: everything is passed on",

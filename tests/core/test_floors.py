@@ -51,7 +51,7 @@ FLOORS: dict[str, int] = {
     "pool": 4,
     "answering": 4,
     "client": 4,
-    "bench": 4,
+    "bench.*": 4,
     "doctor": 4,
     "survey": 4,
     "export.*": 4,

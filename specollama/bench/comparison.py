@@ -64,14 +64,8 @@ class Comparison:
         None when they are identical, or the target's row isn't known there. Engines aren't bit-stable: a gap of some
         hundredths is a near-tie, which may fall either way in another batch.
         """
-        offset, end = self.first_difference, 0
-        if offset is None:
-            return None
-        for piece in self.speculative.pieces:
-            end += len(piece.text)
-            if end > offset:
-                return _gap(piece)
-        return None
+        offset = self.first_difference
+        return None if offset is None else gap_at(self.speculative, offset)
 
     @property
     def difference(self) -> str:
@@ -97,9 +91,15 @@ class Comparison:
         }
 
 
-def _gap(piece: Text) -> float | None:
-    best = [token.logprob for token in piece.top[:2] if token.logprob is not None]
-    return best[0] - best[1] if len(best) == 2 else None
+def gap_at(reply: Reply, offset: int) -> float | None:
+    """The gap of the two best tokens at the piece that holds this offset in characters; None where it isn't known."""
+    end = 0
+    for piece in reply.pieces:
+        end += len(piece.text)
+        if end > offset:
+            best = [token.logprob for token in piece.top[:2] if token.logprob is not None]
+            return best[0] - best[1] if len(best) == 2 else None
+    return None
 
 
 async def collect(events: AsyncIterator[Event], show: Callable[[Event], None] = lambda event: None) -> Reply:
