@@ -163,12 +163,20 @@ class Pair:
             raise
         if reason := why_plain(self.settings, target, ask):
             return reason
-        sampling = effective(options, target.parameters, target.defaults)
+        sampling = await self.sampling(ask)
         local = await self._in_process(ask, options, sampling, target)
         if isinstance(local, LocalPlan) or self.settings.route is Route.LOCAL:
             return local
         plan = await self._prepare(ask, options, sampling)
         return f"{plan}; {local}" if isinstance(plan, str) and local and local not in plan else plan
+
+    async def sampling(self, ask: Ask) -> SamplingOptions:
+        """The options that the target's server would sample with."""
+        options = {**self.settings.options, **ask.options}
+        if isinstance(self.settings.target, FileRef):
+            return effective(options, {}, SamplingOptions())
+        target, _ = await self.models()
+        return effective(options, target.parameters, target.defaults)
 
     async def _in_process(
         self, ask: Ask, options: Mapping[str, Any], sampling: SamplingOptions, target: Model
@@ -203,7 +211,7 @@ class Pair:
         if reason := opened.why_full(prompt):
             raise RunError(f"{reason}: give a larger num_ctx")
         raw = isinstance(ask, Completion) and ask.raw
-        return LocalPlan(opened, prompt, effective(options, {}, SamplingOptions()), raw, notices=opened.told())
+        return LocalPlan(opened, prompt, await self.sampling(ask), raw, notices=opened.told())
 
     async def speculated(
         self, plan: Plan | LocalPlan, lanes: Callable[[], int] | None = None

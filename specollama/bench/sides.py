@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
@@ -9,10 +10,9 @@ from typing import Any, Protocol
 
 from specollama.backends.http import OllamaServer
 from specollama.backends.llama_server import LlamaServer
-from specollama.config import ModelRef, PairSettings
+from specollama.config import FileRef, ModelRef, PairSettings
 from specollama.errors import BrokenReply, EndpointError, Refused, RunError, Unreachable
 from specollama.pairs import Conversation, Pair
-from specollama.sampling import effective
 from specollama.stats import Done, Event, Stats, Text
 from specollama.types import Origin, Route, SamplingOptions
 
@@ -59,6 +59,12 @@ async def open_sides(
 
 
 async def _describe_models(found: Sides, pair: Pair, roles: tuple[str, str] = ("target", "draft")) -> None:
+    for role, chosen in zip(roles, (pair.settings.target, *pair.settings.drafts), strict=False):
+        if isinstance(chosen, FileRef):
+            size = await asyncio.to_thread(lambda path: path.stat().st_size if path.exists() else 0, chosen.path)
+            found.models[role] = {"name": chosen.model, "path": str(chosen.path), "size": size}
+    if isinstance(pair.settings.target, FileRef):
+        return
     for role, model in zip(roles, await pair.models(), strict=True):
         if isinstance(model, str):
             continue
@@ -135,6 +141,4 @@ class LlamaServerSide:
 
     async def _options(self, conversation: Conversation) -> SamplingOptions:
         """As plain's server has them after its model's own parameters."""
-        target, _ = await self.plain.models()
-        requested = {**self.plain.settings.options, **conversation.options}
-        return effective(requested, target.parameters, target.defaults)
+        return await self.plain.sampling(conversation)
