@@ -6,6 +6,7 @@ last rounds, whichever is faster. Pure: times come in, decisions go out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -17,12 +18,15 @@ LOOKUP = "lookup"
 BINS = 20
 MOST = 32  # tokens in a draft
 _PRIOR_WEIGHT = 4.0  # tokens that a bin's first guess counts for
-_MEMORY = 200.0  # tokens that a bin remembers
-_SUREST = 0.97  # probability that is believed of a drafter before it was seen
+_MEMORY = 500.0  # tokens that a bin remembers
+_SUREST = 0.995  # the most that is believed before anything was seen
+_DOUBT_WEIGHT = 2.0  # missed tokens for which a drafter is believed as it is calibrated
+_DOUBT_MEMORY = 0.97  # of what a reply has shown, token by token
 _SHIFT = 0.2  # how fast the whole curve follows the machine
 _BEND = 0.05  # how fast a point of it moves against the others
-_RECENT = 0.15  # how fast the recent rate and what drafting brings follow the reply
-_EXPLORED = 0.02  # of the time: drafting where it seems not to pay, so that a change is noticed
+_RECENT = 0.15  # how fast what drafting brings follows the reply
+_WINDOW = 0.1  # how fast the rate of the last rounds does
+_EXPLORED = 0.01  # of the time: drafting where it seems not to pay, so that a change is noticed
 ROUND = 3  # tokens that a round is expected to bring
 _READING = 0.05  # of the reply's plain time, that a model may spend on reading before its first draft
 _FEWEST_READ = 64  # tokens
@@ -80,7 +84,7 @@ class Calibration:
     def probability(self, confidence: float) -> float:
         """The probability that a token drafted with this confidence is accepted, if those before it were."""
         place = _bin(confidence)
-        guess = min(_SUREST, max(0.01, confidence))
+        guess = min(_SUREST, max(1 - _SUREST, confidence))
         return (self.hits[place] + _PRIOR_WEIGHT * guess) / (self.trials[place] + _PRIOR_WEIGHT)
 
     def observe(self, confidence: float, accepted: bool) -> None:
@@ -94,7 +98,8 @@ class Calibration:
 
 
 def _bin(confidence: float) -> int:
-    return min(BINS - 1, max(0, int(confidence * BINS)))
+    """Narrower ones towards certainty, where a little more makes drafts much longer."""
+    return min(BINS - 1, int((1 - math.sqrt(1 - min(1.0, max(0.0, confidence)))) * BINS))
 
 
 @dataclass(slots=True)
@@ -110,6 +115,18 @@ class Source:
     calibration: Calibration = field(default_factory=Calibration)
     gain: float | None = None
     follow: float = 0.8
+    _missed: float = 0.0
+    _feared: float = 0.0
+
+    def probability(self, confidence: float) -> float:
+        """As calibrated, and as this reply bears it out: prose after code is another matter at once."""
+        doubt = (self._missed + _DOUBT_WEIGHT) / (self._feared + _DOUBT_WEIGHT)
+        return max(0.0, 1 - doubt * (1 - self.calibration.probability(confidence)))
+
+    def observe(self, confidence: float, accepted: bool) -> None:
+        self._missed = _DOUBT_MEMORY * self._missed + (not accepted)
+        self._feared = _DOUBT_MEMORY * self._feared + 1 - self.calibration.probability(confidence)
+        self.calibration.observe(confidence, accepted)
 
 
 @dataclass(slots=True)
@@ -127,7 +144,8 @@ class Planner:
     expected: int = _REPLY
     most: int = MOST
     least: int = 0
-    _rate: float = 0.0  # tokens a second, of the last rounds
+    _tokens: float = 0.0  # of the last rounds, older ones fading
+    _seconds: float = 0.0  # that those took
     _to_explore: float = 0.0  # seconds that may be spent on drafts that seem not to pay
     _written: int = 0
 
@@ -171,7 +189,7 @@ class Planner:
     def watch(self, draft: Draft, verdict: Verdict) -> None:
         """A draft that was not taken: what became of its places tells as much."""
         for confidence, accepted in tested(draft, verdict):
-            self.sources[draft.source].calibration.observe(confidence, accepted)
+            self.sources[draft.source].observe(confidence, accepted)
 
     def another(self, draft: Draft) -> bool:
         """Whether to draft one more token after those."""
@@ -215,8 +233,8 @@ class Planner:
         seconds = round.drafting + round.scoring
         if round.read or seconds <= 0 or not emitted:
             return
-        rate = emitted / seconds
-        self._rate = rate if not self._rate else 1 / ((1 - _RECENT) / self._rate + _RECENT / rate)
+        self._tokens += emitted - _WINDOW * self._tokens
+        self._seconds += seconds - _WINDOW * self._seconds
         self._to_explore = min(self._to_explore + _EXPLORED * seconds, 1.0)
 
     def _learn_draft(self, draft: Draft, round: Round) -> None:
@@ -226,12 +244,13 @@ class Planner:
         for later in probabilities[1:]:
             source.follow += _RECENT * (later - source.follow)
         for confidence, accepted in tested(draft, round.verdict):
-            source.calibration.observe(confidence, accepted)
+            source.observe(confidence, accepted)
         sent = round.verdict.drafted
         likely = sum(accumulate(probabilities[:sent], mul))
         time = sum(draft.steps[1:]) + source.step * bool(draft.steps)
         net = likely - self._price(time + self.target(sent + 1) - self.target(1))
-        source.gain = net if source.gain is None else source.gain + _RECENT * (net - source.gain)
+        hope = self.hope(draft.source)
+        source.gain = hope + _RECENT * (net - hope)
 
     def _learn_costs(self, source: Source, draft: Draft) -> None:
         for seconds in draft.steps[1:]:
@@ -256,12 +275,13 @@ class Planner:
             yield expected - self._price(self.target(size + 1) - self.target(1))
 
     def _probabilities(self, draft: Draft) -> list[float]:
-        calibration = self.sources[draft.source].calibration
-        return [calibration.probability(confidence) for confidence in draft.confidence]
+        source = self.sources[draft.source]
+        return [source.probability(confidence) for confidence in draft.confidence]
 
     def _price(self, seconds: float) -> float:
         """What time is worth, in tokens."""
-        return seconds * max(1 / self.target(1), self._rate)
+        recent = self._tokens / self._seconds if self._seconds else 0.0
+        return seconds * max(1 / self.target(1), recent)
 
 
 def tested(draft: Draft, verdict: Verdict) -> list[tuple[float, bool]]:

@@ -11,6 +11,7 @@ from specollama.types import Draft, Token, Verdict
 
 LONGEST = 8  # tokens by which a place is found; from there on it is compared backwards
 _COMPARED = 64  # tokens
+_AFTER_CHANGE = 2.5  # tokens
 
 
 @dataclass(slots=True)
@@ -49,14 +50,14 @@ class Index:
 
 def confidence(matched: float) -> float:
     """How sure a proposal after so many matching tokens is, from 0 to 1: a first guess, which calibration corrects."""
-    return 1 - 1 / (1 + math.pow(matched / 2.5, 1.5))
+    return 0.94 * (1 - 1 / (1 + math.pow(matched / 2.5, 1.5)))
 
 
 @dataclass(slots=True)
 class Copying:
     """Where the reply is copying from: a place that moves on with each token, also past one that was changed.
 
-    `streak`: tokens that were the same up to here; a changed one halves it.
+    `streak`: tokens that were the same up to here. A changed one leaves little of it: what was copied may end there.
     """
 
     place: int = 0
@@ -66,7 +67,7 @@ class Copying:
         """The reply has written this token, which is the index's last by now."""
         if self.streak:
             same = index.tokens[self.place] == token
-            self.streak = self.streak + 1 if same else self.streak / 2
+            self.streak = self.streak + 1 if same else min(self.streak / 2, _AFTER_CHANGE)
             self.place += 1
         place, matched = index.find()
         if matched > self.streak or self.streak < 1:

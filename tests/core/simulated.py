@@ -1,0 +1,95 @@
+"""Rounds on a virtual clock: a draft model of a given acceptance, passes of given cost, no model and no time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from random import Random
+
+from specollama.planner import CostCurve, Planner, Source
+from specollama.types import Draft, Emitted, Origin, Round, Rule, Token, Verdict
+
+RIGHT, WRONG = Token("r"), Token("w")
+
+
+@dataclass(slots=True)
+class Fixed:
+    """Drafts so many tokens, come what may."""
+
+    tokens: int
+
+    def next(self) -> int:
+        return self.tokens
+
+    def worth(self, name: str, unread: int) -> bool:
+        return True
+
+    def another(self, draft: Draft) -> bool:
+        return len(draft.tokens) < self.tokens
+
+    def send(self, draft: Draft) -> int:
+        return len(draft.tokens)
+
+    def learn(self, round: Round) -> None:
+        pass
+
+
+@dataclass(slots=True)
+class Machine:
+    """What things cost, in seconds. `passes`: of the target, by tokens; `step`: a token of the draft model."""
+
+    passes: Mapping[int, float]
+    step: float
+
+    def planner(self, rule: Rule = Rule.GREEDY) -> Planner:
+        return Planner(CostCurve(dict(self.passes)), {"model": Source(self.step)}, rule, expected=10_000)
+
+    def rate(
+        self, lookahead: Planner | Fixed, accepted: Callable[[int], float], tokens: int, seed: int = 1
+    ) -> float:
+        """Tokens a second of a reply in which the token at each place is accepted with that probability.
+
+        The draft model's confidence is that probability.
+        """
+        random, curve, seconds, written = Random(seed), CostCurve(dict(self.passes)), 0.0, 0
+        while written < tokens:
+            draft = self._draft(lookahead, accepted, written)
+            sent = lookahead.send(draft)
+            verdict = _verdict(draft, sent, random)
+            scoring = curve(sent + 1)
+            drafting = sum(draft.steps)
+            seconds += drafting + scoring
+            written += len(verdict.emitted)
+            lookahead.learn(Round(draft, verdict, drafting, scoring))
+        return written / seconds
+
+    def _draft(self, lookahead: Planner | Fixed, accepted: Callable[[int], float], written: int) -> Draft:
+        count, draft = lookahead.next(), Draft(source="model")
+        if not count or not lookahead.worth("model", 1):
+            return Draft()
+        while len(draft.tokens) < count:
+            sure = accepted(written + len(draft.tokens))
+            draft = replace(
+                draft,
+                tokens=(*draft.tokens, RIGHT),
+                confidence=(*draft.confidence, sure),
+                steps=(*draft.steps, self.step),
+            )
+            if not lookahead.another(draft):
+                break
+        return draft
+
+
+def _verdict(draft: Draft, sent: int, random: Random) -> Verdict:
+    """What the target says to the first tokens; the one after them may be what was drafted there as well."""
+    emitted: list[Emitted] = []
+    for sure in draft.confidence[:sent]:
+        if random.random() >= sure:
+            emitted.append(Emitted(WRONG, Origin.RECOVERED))
+            break
+        emitted.append(Emitted(RIGHT, Origin.ACCEPTED))
+    accepted = sum(each.origin is Origin.ACCEPTED for each in emitted)
+    if accepted == sent:
+        same = sent == len(draft.tokens) or random.random() < draft.confidence[sent]
+        emitted.append(Emitted(RIGHT if same else WRONG, Origin.BONUS if sent else Origin.PLAIN))
+    return Verdict(tuple(emitted), sent, min(sent, accepted + 1), accepted)
