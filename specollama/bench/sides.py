@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
+from specollama.backends.facts import describe
 from specollama.backends.http import OllamaServer
 from specollama.backends.llama_server import LlamaServer
-from specollama.config import FileRef, ModelRef, PairSettings
-from specollama.errors import BrokenReply, EndpointError, Refused, RunError, Unreachable
+from specollama.config import DraftRef, FileRef, Lookup, ModelRef, PairSettings
+from specollama.errors import BrokenReply, EndpointError, Refused, RunError, Unreachable, UsageError, one_line
+from specollama.hosts import Endpoint
 from specollama.pairs import Conversation, Pair
 from specollama.stats import Done, Event, Stats, Text
 from specollama.types import Origin, Route, SamplingOptions
@@ -47,10 +51,10 @@ async def open_sides(
     Raises EndpointError where a server or model isn't there, UsageError where a route needs a draft model.
     """
     found = Sides()
-    for route in [Route.PLAIN, *(route for route in routes if route is not Route.PLAIN)]:
-        pair = await stack.enter_async_context(Pair(settings.override(route=route), environ))
+    compared = [Route.PLAIN, *(route for route in routes if route is not Route.PLAIN)]
+    for route, pair in (await _open_pairs(settings, compared, environ, stack)).items():
         found.sides[str(route)] = pair
-        await _describe_models(found, pair)
+    await _describe(found, settings, environ)
     if against is not None:
         plain = found.sides[PLAIN]
         assert isinstance(plain, Pair)
@@ -58,21 +62,58 @@ async def open_sides(
     return found
 
 
-async def _describe_models(found: Sides, pair: Pair, roles: tuple[str, str] = ("target", "draft")) -> None:
-    for role, chosen in zip(roles, (pair.settings.target, *pair.settings.drafts), strict=False):
-        if isinstance(chosen, FileRef):
-            size = await asyncio.to_thread(lambda path: path.stat().st_size if path.exists() else 0, chosen.path)
-            found.models[role] = {"name": chosen.model, "path": str(chosen.path), "size": size}
-    if isinstance(pair.settings.target, FileRef):
-        return
-    for role, model in zip(roles, await pair.models(), strict=True):
-        if isinstance(model, str):
-            continue
-        url = model.server.url
-        version = ".".join(str(number) for number in model.version)
-        found.servers[url] = f"Ollama {version} ({model.engine})"
-        quantisation = model.show.details.quantization_level
-        found.models[role] = {"name": model.name, "url": url, "digest": model.digest, "quantisation": quantisation}
+async def _open_pairs(
+    settings: PairSettings, routes: list[Route], environ: Mapping[str, str], stack: AsyncExitStack
+) -> dict[Route, Pair]:
+    """A pair for each route; a target that is a file is opened once for all of them."""
+    if not isinstance(settings.target, FileRef):
+        pairs = {route: Pair(settings.override(route=route), environ) for route in routes}
+        for pair in pairs.values():
+            await stack.enter_async_context(pair)
+        return pairs
+    drafting = next((route for route in routes if route is not Route.PLAIN), Route.PLAIN)
+    opened = await stack.enter_async_context(Pair(settings.override(route=drafting), environ))
+    return {route: opened.tuned(route=route) for route in routes}
+
+
+async def _describe(found: Sides, settings: PairSettings, environ: Mapping[str, str]) -> None:
+    """Look the pair's models up. Raises EndpointError where one isn't there, UsageError for a file that isn't."""
+    found.models["target"] = await _described(found, settings.target, environ)
+    for number, draft in enumerate(settings.drafts, 1):
+        role = "draft" if number == 1 else f"draft {number}"
+        found.models[role] = await _described(found, draft, environ)
+
+
+async def _described(found: Sides, model: DraftRef, environ: Mapping[str, str]) -> dict[str, Any]:
+    if isinstance(model, FileRef):
+        return {"name": model.model, "path": str(model.path), "digest": await asyncio.to_thread(_digest, model.path)}
+    if isinstance(model, Lookup):
+        return {"name": str(model)}
+    at = model.endpoint
+    async with OllamaServer(at.url, **_reaching(at, environ)) as server:
+        known = await describe(server, model.model)
+    version = ".".join(str(number) for number in known.version)
+    found.servers[at.url] = f"Ollama {version} ({known.engine})"
+    quantisation = known.show.details.quantization_level
+    return {"name": known.name, "url": at.url, "digest": known.digest, "quantisation": quantisation}
+
+
+def _digest(file: Path) -> str:
+    try:
+        with file.open("rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest()
+    except OSError as error:
+        raise UsageError(one_line(f"{file}: {error.strerror or error}")) from error
+
+
+def _reaching(at: Endpoint, environ: Mapping[str, str]) -> dict[str, Any]:
+    """What a client of an endpoint's server is made with."""
+    return {
+        "token": at.token(environ),
+        "source": at.source,
+        "connect_timeout": at.connect_timeout,
+        "idle_timeout": at.idle_timeout,
+    }
 
 
 async def _open_against(
@@ -80,13 +121,7 @@ async def _open_against(
 ) -> Side:
     """An Ollama, which answers /api/version, or else a llama-server, which answers /props."""
     at = against.endpoint
-    where = {
-        "token": at.token(environ),
-        "source": at.source,
-        "connect_timeout": at.connect_timeout,
-        "idle_timeout": at.idle_timeout,
-    }
-    async with OllamaServer(at.url, **where) as ollama:  # type: ignore[arg-type]
+    async with OllamaServer(at.url, **_reaching(at, environ)) as ollama:
         try:
             version = await ollama.version()
         except Unreachable as error:
@@ -95,12 +130,10 @@ async def _open_against(
         except EndpointError:
             version = ""
     if version:
-        alone = await stack.enter_async_context(
-            Pair(replace(plain.settings, target=against, drafts=(), route=Route.PLAIN), environ)
-        )
-        await _describe_models(found, alone, (AGAINST, ""))
-        return alone
-    server = await stack.enter_async_context(LlamaServer(at.url, **where))  # type: ignore[arg-type]
+        found.models[AGAINST] = await _described(found, against, environ)
+        alone = replace(plain.settings, target=against, drafts=(), route=Route.PLAIN)
+        return await stack.enter_async_context(Pair(alone, environ))
+    server = await stack.enter_async_context(LlamaServer(at.url, **_reaching(at, environ)))
     try:
         props = await server.props()
     except (BrokenReply, Refused) as error:

@@ -23,7 +23,7 @@ from specollama.bench.sides import open_sides
 from specollama.bench.summary import SideFigures
 from specollama.cli import options, output
 from specollama.cli.figures import show_figures
-from specollama.config import Config, ModelRef, PairSettings
+from specollama.config import Config, FileRef, ModelRef, PairSettings
 from specollama.errors import MissingPackage, RunError, UsageError
 from specollama.tables import nearest
 from specollama.types import Route
@@ -156,8 +156,9 @@ def parsed_routes(text: str) -> list[Route]:
 
 
 def _engine(text: str, settings: PairSettings, config: Config) -> ModelRef:
-    """The engine that `--against` names; its model is the target's unless it names one."""
-    named = text if "@" in text else f"{settings.target.model}@{text}"
+    """The engine that `--against` names; its model is called as the target's unless it names one."""
+    name = "target" if isinstance(settings.target, FileRef) else settings.target.model
+    named = text if "@" in text else f"{name}@{text}"
     engine = config.model_at(named, "against", os.environ)
     if not isinstance(engine, ModelRef):
         raise UsageError(f"--against {text}: names no server")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from calls import Call
 
+from specollama.embedded.models import default_models
 from specollama.embedded.serve import Running
 
 sys.path.append(str(Path(__file__).parents[1] / "backends"))  # serving.py: servers in a thread
@@ -77,6 +79,26 @@ def test_the_real_pair_is_measured_on_its_routes(call: Call, embedded_url: str, 
     assert "\x1b" not in shown.out + shown.err
     assert max(len(line) for line in shown.out.splitlines() if "tok/s" in line) <= 80
     assert shown.err.startswith("1/2 1\n2/2 2\n")
+
+
+def test_a_target_that_is_a_file_is_measured_without_any_server(
+    call: Call, asked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = default_models()
+    for folder in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(folder, str(tmp_path / folder))
+    shown = call(
+        *("bench", "--target", str(models["target"]), "--draft", str(models["draft"]), "--routes", "local"),
+        *("--prompts", str(asked), "--limit", "1", "--num-predict", "12", "--repeat", "1"),
+    )
+
+    assert shown.code == 0, shown.err
+    found = results(Path("specollama-bench"))
+    assert found["summary"]["local"]["routes"] == {"local": 1}
+    assert found["summary"]["local"]["identical_share"] == 1
+    assert found["models"]["target"]["digest"] == hashlib.sha256(models["target"].read_bytes()).hexdigest()
+    assert found["models"]["draft"]["path"] == str(models["draft"])
+    assert found["servers"] == {}
 
 
 def test_the_picture_is_drawn_beside_the_results(call: Call, embedded_url: str, asked: Path) -> None:
