@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from specollama.backends import costs
+from specollama.backends import costs, worker
 from specollama.backends.base import Drafter
 from specollama.backends.facts import first_difference
 from specollama.backends.llama import LlamaModel, LoadOptions, refuse_unreadable
-from specollama.backends.local import LocalDrafter, LocalTarget, Worker, Written
+from specollama.backends.local import LocalDrafter, LocalTarget, Written
 from specollama.backends.lookup import LookupDrafter
 from specollama.backends.sampler import Sampler
 from specollama.backends.sources import DraftModel, Sources
@@ -23,7 +23,7 @@ from specollama.config import PairSettings
 from specollama.engine.rounds import Speculation
 from specollama.errors import RunError
 from specollama.lookahead import FixedLookahead, Lookahead
-from specollama.planner import LOOKUP, Calibration, CostCurve, Planner, Source
+from specollama.planner import LOOKUP, REPLY, Calibration, CostCurve, Planner, Source
 from specollama.stats import Stats
 from specollama.types import Route, Rule, SamplingOptions
 
@@ -57,14 +57,15 @@ class OpenedPair:
     file: Path  # where its costs and calibrations are kept
     kept: costs.Kept
     notices: list[str]  # lines for the user, once
-    worker: Worker = field(default_factory=Worker)
     alone: asyncio.Lock = field(default_factory=asyncio.Lock)  # held for the time of a reply: there is one context
     _calibrations: dict[str, Calibration] = field(default_factory=dict)
 
     async def close(self) -> None:
-        await self.worker.close()
         fared = {name: costs.Fared(hits=c.hits, trials=c.trials) for name, c in self._calibrations.items()}
         costs.keep(costs.Kept(models=self.kept.models, drafters={**self.kept.drafters, **fared}), self.file)
+        await worker.do(self._free)
+
+    def _free(self, stopped: Callable[[], bool]) -> None:
         for opened in (self.target, *self.drafts):
             opened.close()
 
@@ -100,9 +101,7 @@ class OpenedPair:
         sampler, written = Sampler(sampling, seed), Written(self.encode(prompt))
         planner = self._planner(rule, sampling, others)
         lookahead = _lookahead(settings, planner, drafting=bool(self.drafts or self.lookup or others))
-        target = LocalTarget(
-            self.target.model, self.target.vocabulary, written, sampler, self.worker, rule=rule, shown=shown
-        )
+        target = LocalTarget(self.target.model, self.target.vocabulary, written, sampler, rule=rule, shown=shown)
         # By rejection a draft may not be drawn with the noise that the target's own sample comes from.
         drawing = replace(sampler, seed=secrets.randbits(62)) if rule is Rule.REJECTION else sampler
         return Speculation(
@@ -130,7 +129,8 @@ class OpenedPair:
         for other in others:
             sources[other.name] = Source(calibration=calibration(other.name))
         curve = CostCurve(dict(self.target.costs.passes))
-        return Planner(curve, sources, rule, **({"expected": sampling.num_predict} if sampling.num_predict > 0 else {}))
+        expected = sampling.num_predict if sampling.num_predict > 0 else REPLY
+        return Planner(curve, sources, rule, expected)
 
     def _drafter(
         self, planner: Planner, written: Written, sampler: Sampler, rule: Rule, others: Sequence[DraftModel]
@@ -142,7 +142,6 @@ class OpenedPair:
                 draft.vocabulary,
                 _tokens(draft, written),
                 sampler,
-                self.worker,
                 planner,
                 name=draft.name,
                 rule=rule,
@@ -166,7 +165,7 @@ def _lookahead(settings: PairSettings, planner: Planner, *, drafting: bool) -> L
         return FixedLookahead(0)
     if settings.lookahead == "auto":
         return planner
-    planner.most = planner.least = settings.lookahead
+    planner.most, planner.forced = settings.lookahead, True
     return planner
 
 
@@ -195,7 +194,7 @@ async def open_pair(target: Path, drafts: Mapping[str, Path], options: LoadOptio
 
     Raises RunError when one can't be opened, MissingPackage without llama-cpp-python.
     """
-    return await asyncio.to_thread(_open_pair, target, drafts, options, lookup)
+    return await worker.do(lambda stopped: _open_pair(target, drafts, options, lookup))
 
 
 def _open_pair(target: Path, drafts: Mapping[str, Path], options: LoadOptions, lookup: bool) -> OpenedPair:

@@ -20,17 +20,17 @@ MOST = 32  # tokens in a draft
 _PRIOR_WEIGHT = 4.0  # tokens that a bin's first guess counts for
 _MEMORY = 500.0  # tokens that a bin remembers
 _SUREST = 0.995  # the most that is believed before anything was seen
-_DOUBT_WEIGHT = 2.0  # missed tokens for which a drafter is believed as it is calibrated
-_DOUBT_MEMORY = 0.97  # of what a reply has shown, token by token
+_DOUBT_WEIGHT = 1.0  # missed tokens for which a drafter is believed as it is calibrated
+_DOUBT_MEMORY = 0.95  # of what a reply has shown, token by token
 _SHIFT = 0.2  # how fast the whole curve follows the machine
 _BEND = 0.05  # how fast a point of it moves against the others
-_RECENT = 0.15  # how fast what drafting brings follows the reply
+_RECENT = 0.08  # how fast what drafting brings follows the reply
 _WINDOW = 0.1  # how fast the rate of the last rounds does
 _EXPLORED = 0.01  # of the time: drafting where it seems not to pay, so that a change is noticed
 ROUND = 3  # tokens that a round is expected to bring
 _READING = 0.05  # of the reply's plain time, that a model may spend on reading before its first draft
 _FEWEST_READ = 64  # tokens
-_REPLY = 256  # tokens a reply is expected to have where nothing limits it
+REPLY = 256  # tokens a reply is expected to have where nothing limits it
 
 
 @dataclass(slots=True)
@@ -106,14 +106,15 @@ def _bin(confidence: float) -> int:
 class Source:
     """What is known of one drafter: seconds a token drafted and a token read, and how its drafts fare.
 
-    `gain`: tokens that a draft of it has brought lately beyond what its time was worth; None before the first.
-    `follow`: how likely the next token is accepted after those that were drafted so far.
+    `brings` and `takes`: tokens beyond the plain one and seconds beyond its pass, of its latest drafts; None before the
+    first. `follow`: how likely the next token is accepted after those that were drafted so far.
     """
 
     step: float = 0.0
     reading: float = 0.0
     calibration: Calibration = field(default_factory=Calibration)
-    gain: float | None = None
+    brings: float | None = None
+    takes: float = 0.0
     follow: float = 0.8
     _missed: float = 0.0
     _feared: float = 0.0
@@ -134,37 +135,41 @@ class Planner:
     """The lookahead that pays (lookahead.Lookahead), for one reply.
 
     `target`: seconds of a pass of the target by its tokens; `sources`: the drafters by name; `expected`: tokens that
-    the reply may have. Under Rule.REJECTION all that was drafted is sent: what is left out may not depend on later
-    tokens.
+    the reply may have. `forced`: always `most` tokens, whatever that brings. Under Rule.REJECTION all that was drafted
+    is sent: what is left out may not depend on later tokens.
     """
 
     target: CostCurve
     sources: dict[str, Source]
     rule: Rule
-    expected: int = _REPLY
+    expected: int = REPLY
     most: int = MOST
-    least: int = 0
-    _tokens: float = 0.0  # of the last rounds, older ones fading
+    forced: bool = False
+    _tokens: float = 1 / _WINDOW  # of the last rounds, older ones fading; at first as if they had been plain
     _seconds: float = 0.0  # that those took
     _to_explore: float = 0.0  # seconds that may be spent on drafts that seem not to pay
     _written: int = 0
 
     def __str__(self) -> str:
-        return f"{self.least}-{self.most}"
+        return str(self.most) if self.forced else f"0-{self.most}"
 
     def next(self) -> int:
         """The first token comes from the target alone: nothing delays it."""
-        return self.most if self._written else 0
+        return self.most if self._written or self.forced else 0
 
     def worth(self, name: str, unread: int, *, instead: float = 0.0) -> bool:
         """Whether to let a model draft now, which has to read so many tokens first.
 
         `instead`: tokens that may be gained without it. What it reads serves all drafts to come.
         """
+        if self.forced:
+            return instead <= 0
         source = self.sources[name]
         reading = source.reading * max(0, unread - 1)
         rounds = max(1.0, (self.expected - self._written) / ROUND)
-        if self.hope(name) - instead > self._price(reading) / rounds:
+        brings, takes = self._hoped(source)
+        beats_plain = brings > (takes + reading / rounds) / self.target(1)
+        if beats_plain and self.hope(name) >= instead:
             return True
         return instead <= 0 and self._explore(source.step + reading)
 
@@ -183,8 +188,8 @@ class Planner:
 
     def hope(self, name: str) -> float:
         """What a draft of that model can be expected to gain, in tokens."""
-        source = self.sources[name]
-        return self._hoped(source) if source.gain is None else source.gain
+        brings, takes = self._hoped(self.sources[name])
+        return brings - self._price(takes)
 
     def watch(self, draft: Draft, verdict: Verdict) -> None:
         """A draft that was not taken: what became of its places tells as much."""
@@ -193,8 +198,8 @@ class Planner:
 
     def another(self, draft: Draft) -> bool:
         """Whether to draft one more token after those."""
-        if len(draft.tokens) >= self.most:
-            return False
+        if len(draft.tokens) >= self.most or self.forced:
+            return len(draft.tokens) < self.most
         source = self.sources[draft.source]
         reached = _product(self._probabilities(draft))
         size = len(draft.tokens) + 1
@@ -209,7 +214,7 @@ class Planner:
 
     def send(self, draft: Draft) -> int:
         """The beginning of the draft that gains most."""
-        if not draft.tokens or self.rule is Rule.REJECTION or len(draft.confidence) < len(draft.tokens):
+        if not draft.tokens or self.forced or self.rule is Rule.REJECTION or len(draft.confidence) < len(draft.tokens):
             return len(draft.tokens)
         gains = [0.0, *self._gains(draft)]
         return max(range(len(gains)), key=gains.__getitem__)
@@ -233,6 +238,7 @@ class Planner:
         seconds = round.drafting + round.scoring
         if round.read or seconds <= 0 or not emitted:
             return
+        self._seconds = self._seconds or self.target(1) / _WINDOW
         self._tokens += emitted - _WINDOW * self._tokens
         self._seconds += seconds - _WINDOW * self._seconds
         self._to_explore = min(self._to_explore + _EXPLORED * seconds, 1.0)
@@ -247,10 +253,10 @@ class Planner:
             source.observe(confidence, accepted)
         sent = round.verdict.drafted
         likely = sum(accumulate(probabilities[:sent], mul))
-        time = sum(draft.steps[1:]) + source.step * bool(draft.steps)
-        net = likely - self._price(time + self.target(sent + 1) - self.target(1))
-        hope = self.hope(draft.source)
-        source.gain = hope + _RECENT * (net - hope)
+        time = sum(draft.steps[1:]) + source.step * bool(draft.steps) + self.target(sent + 1) - self.target(1)
+        brings, takes = self._hoped(source)
+        source.brings = brings + _RECENT * (likely - brings)
+        source.takes = takes + _RECENT * (time - takes)
 
     def _learn_costs(self, source: Source, draft: Draft) -> None:
         for seconds in draft.steps[1:]:
@@ -259,14 +265,17 @@ class Planner:
             reading = max(0.0, draft.steps[0] - source.step) / draft.read
             source.reading += 0.5 * (reading - source.reading)
 
-    def _hoped(self, source: Source) -> float:
-        """What a draft may bring of which nothing is known but its cost: as if its tokens were mostly accepted."""
-        best, likely, total = 0.0, 1.0, 0.0
+    def _hoped(self, source: Source) -> tuple[float, float]:
+        """Tokens and seconds that a draft adds: as lately; before the first as if its tokens were mostly accepted."""
+        if source.brings is not None:
+            return source.brings, source.takes
+        best, likely, total = (0.0, 0.0), 1.0, 0.0
         for size in range(1, self.most + 1):
             likely *= source.follow
             total += likely
             cost = size * source.step + self.target(size + 1) - self.target(1)
-            best = max(best, total - self._price(cost))
+            if total - self._price(cost) > best[0] - self._price(best[1]):
+                best = total, cost
         return best
 
     def _gains(self, draft: Draft) -> Iterable[float]:

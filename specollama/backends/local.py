@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import codecs
 from collections.abc import AsyncGenerator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Event
 from time import perf_counter
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 
 from specollama.acceptance import visible
+from specollama.backends import worker
 from specollama.backends.llama import Cancelled, LlamaModel, Logits
 from specollama.backends.sampler import Sampler, confidence, log_probability
 from specollama.backends.vocabulary import LlamaVocabulary
@@ -31,32 +29,8 @@ from specollama.types import (
     Verdict,
 )
 
-T = TypeVar("T")
-
 _SINKS = 4  # tokens
 _LARGEST_SUPPORT = 256  # tokens of a distribution that is worth writing out; beyond it the rule is match
-
-
-class Worker:
-    """The thread in which models are asked, one thing after another, so that streaming and interrupts go on.
-
-    One for draft and target both: llama.cpp's own threads wait actively, and those of one model would slow the other.
-    """
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="specollama-llama")
-
-    async def do(self, work: Callable[[Callable[[], bool]], T]) -> T:
-        """The outcome of `work`, which is told to stop when the caller is cancelled."""
-        stopped = Event()
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work, stopped.is_set)
-        finally:
-            stopped.set()
-
-    async def close(self) -> None:
-        """Wait for what is running."""
-        await asyncio.to_thread(self._pool.shutdown)
 
 
 @dataclass(slots=True)
@@ -83,7 +57,6 @@ class LocalTarget:
         vocabulary: LlamaVocabulary,
         path: Written,
         sampler: Sampler,
-        worker: Worker,
         *,
         rule: Rule,
         shown: int = 2,
@@ -92,22 +65,21 @@ class LocalTarget:
         self._vocabulary = vocabulary
         self._path = path
         self._sampler = sampler
-        self._worker = worker
         self._rule = rule
         self._shown = shown
 
     async def score(self, draft: Draft) -> Scored:
-        return await self._worker.do(partial(self._score, draft))
+        return await worker.do(partial(self._score, draft))
 
     async def commit(self, verdict: Verdict, limit: int | None) -> Continuation:
         self._path.tokens.extend(self._id(emitted.token) for emitted in verdict.emitted)
         if verdict.hidden:
-            return await self._worker.do(partial(self._write, limit))
+            return await worker.do(partial(self._write, limit))
         return Continuation(end=DoneReason.LENGTH) if self._full else Continuation()
 
     async def stream(self, limit: int | None) -> AsyncGenerator[Token | Continuation, None]:
         while limit is None or limit > 0:
-            written = await self._worker.do(partial(self._write, limit))
+            written = await worker.do(partial(self._write, limit))
             for token in written.tokens:
                 yield token
             if written.end:
@@ -219,7 +191,6 @@ class LocalDrafter:
         vocabulary: LlamaVocabulary,
         tokens: Callable[[str], list[int]],
         sampler: Sampler,
-        worker: Worker,
         pace: Pace,
         *,
         name: str,
@@ -231,7 +202,6 @@ class LocalDrafter:
         self._vocabulary = vocabulary
         self._tokens = tokens
         self._sampler = sampler
-        self._worker = worker
         self._pace = pace
         self.name = name
         self._rule = rule
@@ -253,7 +223,7 @@ class LocalDrafter:
         return tokens[:_SINKS] + tokens[self._from :] if self._from > _SINKS else list(tokens)
 
     async def propose(self, text: str, count: int) -> Draft:
-        return await self._worker.do(partial(self._propose, text, count))
+        return await worker.do(partial(self._propose, text, count))
 
     def learn(self, verdict: Verdict) -> None:
         """What it has read beyond the text it takes back the next time."""

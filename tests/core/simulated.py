@@ -44,9 +44,7 @@ class Machine:
     def planner(self, rule: Rule = Rule.GREEDY) -> Planner:
         return Planner(CostCurve(dict(self.passes)), {"model": Source(self.step)}, rule, expected=10_000)
 
-    def rate(
-        self, lookahead: Planner | Fixed, accepted: Callable[[int], float], tokens: int, seed: int = 1
-    ) -> float:
+    def rate(self, lookahead: Planner | Fixed, accepted: Callable[[int], float], tokens: int, seed: int = 1) -> float:
         """Tokens a second of a reply in which the token at each place is accepted with that probability.
 
         The draft model's confidence is that probability.
