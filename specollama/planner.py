@@ -42,9 +42,12 @@ class CostCurve:
 
     points: dict[int, float]
     scale: float = 1.0
+    _drawn: list[float] = field(default_factory=list)  # the shape, by tokens: it is asked for thousands of times
 
     def __call__(self, tokens: int) -> float:
-        return self.scale * self._shape(tokens)
+        while len(self._drawn) <= tokens:
+            self._drawn.append(self._shape(len(self._drawn)))
+        return self.scale * self._drawn[tokens]
 
     def observe(self, tokens: int, seconds: float) -> None:
         """A pass over so many tokens took so long."""
@@ -52,6 +55,7 @@ class CostCurve:
         self.scale *= ratio**_SHIFT
         shape = self._shape(tokens)
         self.points[tokens] = shape + _BEND * (shape * ratio - shape)
+        self._drawn.clear()
 
     def _shape(self, tokens: int) -> float:
         sizes = sorted(self.points)
@@ -193,7 +197,7 @@ class Planner:
 
     def watch(self, draft: Draft, verdict: Verdict) -> None:
         """A draft that was not taken: what became of its places tells as much."""
-        for confidence, accepted in tested(draft, verdict):
+        for confidence, accepted in outcomes(draft, verdict):
             self.sources[draft.source].observe(confidence, accepted)
 
     def another(self, draft: Draft) -> bool:
@@ -249,7 +253,7 @@ class Planner:
         probabilities = self._probabilities(draft)
         for later in probabilities[1:]:
             source.follow += _RECENT * (later - source.follow)
-        for confidence, accepted in tested(draft, round.verdict):
+        for confidence, accepted in outcomes(draft, round.verdict):
             source.observe(confidence, accepted)
         sent = round.verdict.drafted
         likely = sum(accumulate(probabilities[:sent], mul))
@@ -293,7 +297,7 @@ class Planner:
         return seconds * max(1 / self.target(1), recent)
 
 
-def tested(draft: Draft, verdict: Verdict) -> list[tuple[float, bool]]:
+def outcomes(draft: Draft, verdict: Verdict) -> list[tuple[float, bool]]:
     """The confidence of each drafted token whose place the reply has reached, and whether the reply has it there.
 
     Tokens that weren't sent count as well, as far as what was written goes: they cost nothing to look at.

@@ -99,14 +99,15 @@ def keep(kept: Kept, file: Path) -> str:
 def measure(model: LlamaModel, text: list[int], clock: Callable[[], float] = perf_counter) -> ModelCosts:
     """Time a model for a second or so on the tokens of any text. Raises RunError when llama.cpp fails."""
     began, passes = clock(), dict[int, float]()
-    text = text * (1 + (_BEFORE + _READ) // len(text))
-    before = text[:_BEFORE]
-    reading = _timed(lambda: model.rows(text[: _BEFORE + _READ], 1), clock) / (_BEFORE + _READ)
-    for size in SIZES:
+    room = min(_BEFORE + _READ, model.context_length)
+    text = (text * (1 + room // len(text)))[:room]
+    before = text[: room // 3]
+    reading = _timed(lambda: model.rows(text, 1), clock) / room
+    for size in (size for size in SIZES if len(before) + size <= room):
         took = list[float]()
         while len(took) < _REPEATS and (not passes or clock() - began < _LIMIT):
             model.rows(before, 1)
-            took.append(_timed(partial(model.rows, text[: _BEFORE + size], size), clock))
+            took.append(_timed(partial(model.rows, text[: len(before) + size], size), clock))
         if took:
             passes[size] = min(took)
     return ModelCosts(passes=_rising(passes), reading=reading)

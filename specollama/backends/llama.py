@@ -70,6 +70,7 @@ class LlamaModel:
         self._read: list[int] = []  # tokens in the cache, by place
         self.size: int = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(self._model))
         self.context_length: int = llama.llama_n_ctx(self._context)
+        self._chunk: int = min(CHUNK, llama.llama_n_batch(self._context))  # a small context has smaller ones
 
     def close(self) -> None:
         """Free the memory; done twice it does nothing."""
@@ -102,10 +103,10 @@ class LlamaModel:
         """
         begin = min(self.known(tokens), len(tokens) - count)
         self._keep(begin)
-        while len(tokens) - begin > max(count, 1) and len(tokens) - begin > CHUNK:
+        while len(tokens) - begin > self._chunk:
             if stopped():
                 raise Cancelled
-            length = min(CHUNK, len(tokens) - begin - count)
+            length = min(self._chunk, len(tokens) - begin - count)
             self._pass(tokens[begin : begin + length], 0)
             begin += length
         self._pass(tokens[begin:], count)

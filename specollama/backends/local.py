@@ -150,7 +150,7 @@ class LocalTarget:
             text += decoder.decode(self._vocabulary.piece(chosen))
             if text and not decoder.getstate()[0]:
                 return self._written(text, sampled, DoneReason.LENGTH if self._full else None)
-        return self._written(text + decoder.decode(b"", True), sampled, DoneReason.LENGTH)
+        return self._written(text, sampled, DoneReason.LENGTH)  # without the beginning of a character, as servers do
 
     def _written(self, text: str, sampled: int, end: DoneReason | None) -> Continuation:
         return Continuation((Token(text),) if text else (), sampled, end=end)

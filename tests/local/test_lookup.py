@@ -1,0 +1,95 @@
+"""Prompt lookup: what followed the same words before."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specollama.backends.lookup import LONGEST, Copying, Index, LookupDrafter, confidence
+
+
+def index(tokens: list[int]) -> Index:
+    made = Index()
+    for token in tokens:
+        made.add(token)
+    return made
+
+
+def longest(tokens: list[int]) -> int:
+    """The length of the longest ending that occurs earlier, by looking everywhere."""
+    for length in range(len(tokens) - 1, 0, -1):
+        ending = tokens[-length:]
+        if any(tokens[start : start + length] == ending for start in range(len(tokens) - length)):
+            return length
+    return 0
+
+
+@given(st.lists(st.integers(0, 3), max_size=40))
+def test_the_longest_ending_that_was_seen_before_is_found(tokens: list[int]) -> None:
+    place, matched = index(tokens).find()
+    found = longest(tokens)
+    assert min(matched, LONGEST) == min(found, LONGEST)
+    if matched:
+        assert tokens[place - matched : place] == tokens[len(tokens) - matched :]
+        assert place < len(tokens)
+
+
+def test_the_latest_of_equal_places_is_taken() -> None:
+    assert index([1, 2, 9, 1, 2, 8, 1, 2]).find() == (5, 2)
+
+
+def test_nothing_is_found_where_nothing_was_said_twice() -> None:
+    assert index([1, 2, 3]).find() == (0, 0)
+    assert index([]).find() == (0, 0)
+
+
+async def proposal(tokens: list[int], count: int) -> list[int]:
+    draft = await LookupDrafter(lambda text: tokens, lambda token: "" if token == 0 else f"<{token}>").propose("", count)
+    return [token.id or 0 for token in draft.tokens]
+
+
+async def test_it_proposes_what_followed() -> None:
+    assert await proposal([5, 6, 7, 8, 9, 5, 6, 7], 2) == [8, 9]
+    assert await proposal([1, 2, 3], 4) == []
+
+
+async def test_what_repeats_itself_is_taken_to_go_on() -> None:
+    assert await proposal([1, 2, 1, 2, 1, 2], 5) == [1, 2, 1, 2, 1]
+
+
+async def test_a_token_without_text_ends_a_proposal() -> None:
+    assert await proposal([5, 6, 7, 0, 9, 5, 6, 7], 4) == []
+
+
+async def test_copying_goes_on_past_a_word_that_was_changed() -> None:
+    said = list(range(10, 30))
+    assert await proposal([*said, *said[:8], 99], 3) == said[9:12]
+
+
+async def test_it_is_surer_the_longer_the_match() -> None:
+    short = await LookupDrafter(lambda text: [1, 2, 3, 1], str).propose("", 2)
+    long = await LookupDrafter(lambda text: [1, 2, 3, 4, 5, 6, 1, 2, 3, 4], str).propose("", 2)
+    assert short.confidence == (confidence(1), confidence(2))
+    assert long.confidence == (confidence(4), confidence(5))
+
+
+def test_a_change_leaves_little_of_a_streak() -> None:
+    made, copying = Index(), Copying()
+    for token in [*range(20), *range(10)]:
+        made.add(token)
+        copying.move(made, token)
+    assert (copying.place, copying.streak) == (10, 10)
+    made.add(77)
+    copying.move(made, 77)
+    assert copying.place == 11
+    assert 0 < copying.streak < 3
+
+
+def test_a_token_takes_as_long_in_a_long_text_as_in_a_short_one() -> None:
+    """Counted, not timed: one entry for each length a token."""
+    made = index(list(range(5_000)))
+    assert len(made._seen) <= LONGEST * 5_000
+    before = len(made._seen)
+    made.add(1)
+    made.find()
+    assert len(made._seen) - before <= LONGEST
