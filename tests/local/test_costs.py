@@ -1,0 +1,57 @@
+"""What was measured is kept; a file that isn't what was written is ignored, and said so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specollama.backends.costs import SIZES, Fared, Kept, ModelCosts, keep, measure, model_key, recall
+from specollama.backends.llama import LoadOptions
+from specollama.opened import OpenedPair
+from specollama.planner import BINS
+
+KEPT = Kept(
+    models={"m": ModelCosts(passes={1: 0.07, 8: 0.16}, reading=0.004)},
+    drafters={"greedy 0 draft": Fared(hits=[1.0] * BINS, trials=[2.0] * BINS)},
+)
+
+
+def test_what_is_kept_is_recalled(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "pair.json"
+    assert recall(file) == (Kept(), "")
+    assert keep(KEPT, file) == ""
+    assert recall(file) == (KEPT, "")
+    assert list(file.parent.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"models": {"m": {"passes": {}, "reading": 1}}}', '{"models": 3}'])
+def test_a_damaged_file_is_ignored_in_one_line(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "pair.json"
+    file.write_text(content)
+    kept, line = recall(file)
+    assert kept == Kept()
+    assert line == f"{file} is damaged: measured anew"
+
+
+def test_a_folder_that_can_not_be_written_to_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    line = keep(KEPT, tmp_path / "file" / "pair.json")
+    assert line.startswith(f"what was measured can't be kept in {tmp_path / 'file'}: ")
+    assert "\n" not in line
+
+
+def test_a_model_is_measured_at_the_sizes_that_tell_most(real: OpenedPair) -> None:
+    costs = measure(real.target.model, real.encode("A text of some words, to be read."))
+    assert {1, 8} <= set(costs.passes) <= set(SIZES)
+    assert list(costs.passes.values()) == sorted(costs.passes.values())
+
+
+def test_costs_are_those_of_a_file_and_how_it_is_opened(tmp_path: Path) -> None:
+    file = tmp_path / "m.gguf"
+    file.write_bytes(b"GGUF")
+    key = model_key(file, LoadOptions())
+    assert key == model_key(file, LoadOptions())
+    assert key != model_key(file, LoadOptions(threads=1))
+    file.write_bytes(b"GGUF, another one")
+    assert key != model_key(file, LoadOptions())

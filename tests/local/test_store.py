@@ -1,0 +1,98 @@
+"""Ollama's model store: from a name to the file with the weights."""
+
+from __future__ import annotations
+
+import json
+import os
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from specollama.backends.store import places, weights
+from specollama.errors import RunError
+
+MODEL, ADAPTER = "application/vnd.ollama.image.model", "application/vnd.ollama.image.adapter"
+
+
+def install(store: Path, within: str, *media: str, blob: bool = True) -> Path:
+    """A model in the store; its manifest's digest is that of the file."""
+    layers = [{"mediaType": kind, "digest": f"sha256:{place:064d}", "size": 4} for place, kind in enumerate(media)]
+    manifest = store / "manifests" / within
+    manifest.parent.mkdir(parents=True, exist_ok=True)
+    manifest.write_text(json.dumps({"schemaVersion": 2, "layers": layers}))
+    (store / "blobs").mkdir(exist_ok=True)
+    if blob:
+        for layer in layers:
+            (store / "blobs" / str(layer["digest"]).replace(":", "-")).write_bytes(b"GGUF")
+    return manifest
+
+
+def found(store: Path, name: str, digest: str = "") -> Path | None:
+    return weights(name, {"OLLAMA_MODELS": str(store)}, digest)
+
+
+@pytest.mark.parametrize(
+    ("name", "within"),
+    [
+        ("qwen2.5:0.5b", "registry.ollama.ai/library/qwen2.5/0.5b"),
+        ("qwen2.5", "registry.ollama.ai/library/qwen2.5/latest"),
+        ("someone/model:tag", "registry.ollama.ai/someone/model/tag"),
+        ("hf.co/user/repo:Q4_K_M", "hf.co/user/repo/Q4_K_M"),
+        ("registry.local:5000/team/model", "registry.local:5000/team/model/latest"),
+    ],
+)
+def test_a_name_leads_to_the_file_with_the_weights(tmp_path: Path, name: str, within: str) -> None:
+    install(tmp_path, within, "application/vnd.ollama.image.template", MODEL)
+    assert found(tmp_path, name) == tmp_path / "blobs" / f"sha256-{1:064d}"
+
+
+def test_a_model_that_is_not_there_is_not_found(tmp_path: Path) -> None:
+    assert found(tmp_path, "qwen2.5:0.5b") is None
+
+
+def test_another_model_of_the_same_name_is_not_taken(tmp_path: Path) -> None:
+    manifest = install(tmp_path, "registry.ollama.ai/library/m/latest", MODEL)
+    assert found(tmp_path, "m", "0" * 64) is None
+    assert found(tmp_path, "m", sha256(manifest.read_bytes()).hexdigest()) is not None
+
+
+@pytest.mark.parametrize("name", ["../../etc:passwd", "a/../b", "..", "a/b/c/d", "a\\b"])
+def test_a_name_leads_nowhere_outside(tmp_path: Path, name: str) -> None:
+    with pytest.raises(RunError, match="isn't the name of an installed model"):
+        found(tmp_path, name)
+
+
+@pytest.mark.parametrize(
+    ("media", "words"), [((MODEL, ADAPTER), "has an adapter"), (("application/vnd.ollama.image.tensor",), "as a GGUF")]
+)
+def test_what_one_file_does_not_hold_is_refused(tmp_path: Path, media: tuple[str, ...], words: str) -> None:
+    install(tmp_path, "registry.ollama.ai/library/m/latest", *media)
+    with pytest.raises(RunError, match=words):
+        found(tmp_path, "m")
+
+
+def test_a_blob_that_is_gone_is_told_with_what_to_do(tmp_path: Path) -> None:
+    install(tmp_path, "registry.ollama.ai/library/m/latest", MODEL, blob=False)
+    with pytest.raises(RunError, match=r"isn't there: `ollama pull m`"):
+        found(tmp_path, "m")
+
+
+def test_a_damaged_manifest_is_told_by_its_name(tmp_path: Path) -> None:
+    manifest = install(tmp_path, "registry.ollama.ai/library/m/latest", MODEL)
+    manifest.write_text('{"layers": 3}')
+    with pytest.raises(RunError, match="isn't a manifest of Ollama's"):
+        found(tmp_path, "m")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_blob_that_may_not_be_read_is_told_apart(tmp_path: Path) -> None:
+    install(tmp_path, "registry.ollama.ai/library/m/latest", MODEL)
+    (tmp_path / "blobs" / f"sha256-{0:064d}").chmod(0)
+    with pytest.raises(RunError, match="may not be read by this user"):
+        found(tmp_path, "m")
+
+
+def test_the_store_is_looked_for_where_ollama_keeps_it(tmp_path: Path) -> None:
+    assert places({"OLLAMA_MODELS": str(tmp_path)}) == [tmp_path]
+    assert places({"HOME": "/home/me"})[0] == Path("/home/me/.ollama/models")
