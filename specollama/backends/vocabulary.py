@@ -99,7 +99,7 @@ def import_llama() -> Any:
 
 
 def _advice(package: str) -> str:
-    return f"{package} isn't installed: `pip install 'specollama[exact]'`"
+    return f"{package} isn't installed: `pip install 'specollama[local]'`"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The one thread in which models are asked, so that streaming and interrupts go on meanwhile.
 
-One for the whole process, whatever the number of models: llama.cpp has threads of its own for each thread that calls it,
-which wait for each other actively. With a second set of them on the same cores each pass takes half as long again.
+One for the whole process, whatever the number of models: llama.cpp has threads of its own for each thread that calls
+it, which wait for each other actively. With a second set of them on the same cores each pass takes half as long again.
 """
 
 from __future__ import annotations

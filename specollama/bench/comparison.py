@@ -125,7 +125,8 @@ async def compare(
     `show` sees the speculative one.
     """
     warm = replace(conversation, options={**conversation.options, "num_predict": 1})
-    async with Pair(settings, environ) as pair, Pair(replace(settings, route=Route.PLAIN), environ) as alone:
+    async with Pair(settings, environ) as pair:
+        alone = pair.tuned(route=Route.PLAIN)
         for side in (alone, pair):
             async with aclosing(side.reply(warm)) as events:
                 await collect(events)

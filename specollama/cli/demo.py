@@ -20,8 +20,9 @@ from rich.text import Text
 from specollama.bench import Comparison, compare
 from specollama.cli import output
 from specollama.cli.run import messages
-from specollama.config import Config, PairSettings, adhoc_pair
+from specollama.config import Config, FileRef, PairSettings, adhoc_pair
 from specollama.embedded.packages import require
+from specollama.errors import UsageError
 from specollama.pairs import Conversation
 from specollama.report import number, percent, seconds
 from specollama.types import Route
@@ -33,13 +34,18 @@ _PICTURE_WIDTH = 92  # characters
 def demo(
     prompt: Annotated[str, typer.Argument(help="What to ask.")] = PROMPT,
     num_predict: Annotated[int, typer.Option(min=2, help="Most tokens of the reply.")] = 96,
+    route: Annotated[
+        str, typer.Option(metavar="local|lanes", help="local: both models in process; lanes: on two servers.")
+    ] = "local",
     json: Annotated[bool, typer.Option("--json", help="Print the table as one JSON object, last on stdout.")] = False,
     svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Save what is shown as a picture.")] = None,
 ) -> None:
-    """Show speculation at work: a draft and a target on two servers of the embedded engine, beside plain."""
+    """Show speculation at work: a draft and a target of the embedded engine, beside plain."""
     require()
+    if route not in ("local", "lanes"):
+        raise UsageError(f"--route {route}: the demo shows local or lanes")
     aside = output.stderr()
-    with _two_servers(aside) as settings:
+    with _two_files() if route == "local" else _two_servers(aside) as settings:
         conversation = Conversation(messages(prompt, None), {"num_predict": num_predict, "temperature": 0})
         aside.print(f"\n[bold]{escape(prompt)}[/]   ({output.legend()})\n")
         show = output.as_text(origin=True, stats=False)
@@ -49,6 +55,15 @@ def demo(
         _picture(comparison, prompt).save_svg(str(svg), title="scripts/demo")
     if json:
         print(json_module.dumps(comparison.as_object()))
+
+
+@contextmanager
+def _two_files() -> Iterator[PairSettings]:
+    """The default pair's own files."""
+    from specollama.embedded.models import default_models  # the packages have just been checked
+
+    models = default_models()
+    yield PairSettings(None, FileRef(models["target"]), (FileRef(models["draft"]),), route=Route.LOCAL)
 
 
 @contextmanager
@@ -109,5 +124,8 @@ def _factor_in_words(comparison: Comparison) -> str:
         return "no factor: one of the replies is empty"
     if not comparison.identical:
         return f"{comparison.factor:.2f}x, but of the texts: {comparison.difference}"
-    why = "route lanes was forced: on a CPU passes over many rows are dear, and `auto` would run plain"
+    if comparison.speculative.stats.route is Route.LANES:
+        why = "route lanes was forced: on a CPU passes over many rows are dear, and `auto` would run plain"
+    else:
+        why = "one small model with itself shows the machinery, not the gain of a large one"
     return f"{comparison.factor:.2f}x the speed of plain; {why}"

@@ -261,7 +261,7 @@ def test_a_missing_package_is_told_with_the_command_that_installs_it(
             patch.setitem(sys.modules, module, None)
             with pytest.raises(MissingPackage) as caught:
                 opened(sentencepiece(), tmp_path / "spm.gguf")
-        assert str(caught.value) == f"{package} isn't installed: `pip install 'specollama[exact]'`"
+        assert str(caught.value) == f"{package} isn't installed: `pip install 'specollama[local]'`"
 
 
 async def test_without_the_package_cuts_are_checked_by_counts_and_the_status_says_so(

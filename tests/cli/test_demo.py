@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from calls import Call
 
 
-def test_the_demo_shows_the_reply_the_table_and_one_json_object_at_the_end(call: Call) -> None:
-    shown = call("demo", "Why is [the sky] blue?", "--num-predict", "24", "--json")
+@pytest.mark.parametrize(
+    ("route", "why"), [("lanes", "route lanes was forced"), ("local", "one small model with itself")]
+)
+def test_the_demo_shows_the_reply_the_table_and_one_json_object_at_the_end(call: Call, route: str, why: str) -> None:
+    shown = call("demo", "Why is [the sky] blue?", "--num-predict", "24", "--json", "--route", route)
     *lines, last = shown.out.splitlines()
     found = json.loads(last)
 
     assert shown.code == 0, shown.err
     assert found["identical"] is True
     assert found["first_difference"] is None
-    assert found["route"] == "lanes"
+    assert found["route"] == route
     assert found["acceptance_rate"] > 0.6
     assert found["mean_accepted_length"] > 2
     assert found["eval_count"] == 24
@@ -29,7 +33,12 @@ def test_the_demo_shows_the_reply_the_table_and_one_json_object_at_the_end(call:
     table = "\n".join(lines)
     for row in ("text identical", "acceptance rate", "mean accepted length", "rows asked", "tokens per second"):
         assert row in table
-    assert "route lanes was forced" in table
+    assert why in table
     assert "\x1b" not in shown.out
     assert "Why is [the sky] blue?" in shown.err
-    assert "speculation: on (lanes" in shown.err
+    assert f"speculation: on ({route}" in shown.err
+
+
+def test_a_route_that_the_demo_does_not_show_is_refused(call: Call) -> None:
+    shown = call("demo", "--route", "warp")
+    assert (shown.code, shown.err) == (2, "error: --route warp: the demo shows local or lanes\n")

@@ -93,7 +93,9 @@ def test_a_text_that_would_take_too_long_to_read_is_not_read_for_a_short_reply()
     sources = {"model": Source(0.019, reading=0.004)}
     assert not planner(sources=sources, expected=40).worth("model", 5_000)
     assert planner(sources=sources, expected=4_000).worth("model", 500)
-    assert planner(sources=sources, expected=4_000).window("model") > planner(sources=sources, expected=400).window("model")
+    assert planner(sources=sources, expected=4_000).window("model") > planner(sources=sources, expected=400).window(
+        "model"
+    )
 
 
 def test_a_model_drafts_only_where_it_is_hoped_to_bring_more_than_what_was_found() -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-for folder in ("core", "distribution"):
-    sys.path.insert(0, str(Path(__file__).parents[1] / folder))
-
 from specollama.backends.llama import LoadOptions
 from specollama.embedded.models import default_models
 from specollama.opened import OpenedPair, open_pair
+
+for folder in ("core", "distribution"):
+    sys.path.insert(0, str(Path(__file__).parents[1] / folder))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -30,8 +30,6 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 async def real(places: Path) -> AsyncIterator[OpenedPair]:
     """SmolLM2-135M in full precision, with its 4-bit self as draft model and prompt lookup."""
     models = default_models()
-    pair = await open_pair(
-        models["target"], {"draft": models["draft"]}, LoadOptions(context_length=1024), lookup=True
-    )
+    pair = await open_pair(models["target"], {"draft": models["draft"]}, LoadOptions(context_length=1024), lookup=True)
     yield pair
     await pair.close()

@@ -41,7 +41,13 @@ OPTIONS = {
     "plain": SamplingOptions(temperature=1.0, top_k=0, top_p=1.0, num_predict=3),
     "as Ollama's": SamplingOptions(temperature=0.8, num_predict=3),
     "penalties": SamplingOptions(
-        temperature=1.0, top_k=0, top_p=1.0, repeat_penalty=1.4, presence_penalty=0.3, frequency_penalty=0.2, num_predict=3
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        repeat_penalty=1.4,
+        presence_penalty=0.3,
+        frequency_penalty=0.2,
+        num_predict=3,
     ),
 }
 

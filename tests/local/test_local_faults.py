@@ -108,11 +108,15 @@ async def test_a_prompt_that_fills_the_context_is_refused_with_what_to_do() -> N
         await events(pair_settings(packaged_model()), asked("word " * 400))
 
 
+def _damage(folder: Path) -> None:
+    for file in folder.rglob("*.json"):
+        file.write_text("{")
+
+
 async def test_a_damaged_state_is_told_once_and_measured_anew(places: Path) -> None:
     chosen = pair_settings(packaged_model(), num_ctx=300)
     await events(chosen, asked())
-    for file in places.rglob("*.json"):
-        file.write_text("{")
+    _damage(places)
     first, second = str((await events(chosen, asked()))[0]), str((await events(chosen, asked()))[0])
     assert "is damaged: measured anew" in first
     assert second == "speculation: on (local, lookahead 0-32)"

@@ -44,7 +44,9 @@ def test_nothing_is_found_where_nothing_was_said_twice() -> None:
 
 
 async def proposal(tokens: list[int], count: int) -> list[int]:
-    draft = await LookupDrafter(lambda text: tokens, lambda token: "" if token == 0 else f"<{token}>").propose("", count)
+    draft = await LookupDrafter(lambda text: tokens, lambda token: "" if token == 0 else f"<{token}>").propose(
+        "", count
+    )
     return [token.id or 0 for token in draft.tokens]
 
 
