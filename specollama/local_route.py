@@ -26,12 +26,10 @@ _GPU_DEVICES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 class LocalRoute:
     """Opens the pair when it is first asked for, and keeps it until `close`."""
 
-    def __init__(self, settings: PairSettings, environ: Mapping[str, str]) -> None:
-        self._settings = settings
+    def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self._pair: OpenedPair | None = None
         self._opening = asyncio.Lock()
-        self._wanted = settings.route in (Route.AUTO, Route.LOCAL) and settings.lookahead != 0
         self.remaining: tuple[ModelRef, ...] = ()  # drafts that only their server has
 
     async def close(self) -> None:
@@ -39,18 +37,18 @@ class LocalRoute:
             await self._pair.close()
             self._pair = None
 
-    async def pair(self, digest: str = "", options: Mapping[str, Any] | None = None) -> OpenedPair | str:
-        """The opened pair, or why there is none; "" when that isn't worth a word. `digest`: the target's.
+    async def pair(self, settings: PairSettings, options: Mapping[str, Any], digest: str = "") -> OpenedPair | str:
+        """The opened pair, or why there is none; "" when that isn't worth a word.
 
-        Raises RunError when the target is a file, which nothing else than this can run.
+        `options`: Ollama's, by which it is opened the first time; `digest`: the target's. Raises RunError when the
+        target is a file, which nothing else than this can run.
         """
-        settings = self._settings
-        if not self._wanted and not isinstance(settings.target, FileRef):
+        if not isinstance(settings.target, FileRef) and settings.route not in (Route.AUTO, Route.LOCAL):
             return ""
         async with self._opening:
             if self._pair is None:
                 try:
-                    found = await self._open(digest, {**settings.options, **(options or {})})
+                    found = await self._open(settings, options, digest)
                 except RunError as error:
                     if isinstance(settings.target, FileRef):
                         raise
@@ -60,40 +58,44 @@ class LocalRoute:
                 self._pair = found
         return self._pair
 
-    async def _open(self, digest: str, options: Mapping[str, Any]) -> OpenedPair | str:
-        target = self._file(self._settings.target, digest)
-        if target is None:
-            forced = self._settings.route is Route.LOCAL
-            looked = ", ".join(str(place) for place in store.places(self._environ))
-            return f"{self._settings.target} isn't in a model store on this machine ({looked})" if forced else ""
-        if self._settings.route is Route.AUTO and (why := why_not_here()):
-            return why
-        drafts, notices = await self._drafts()
-        lookup = Lookup.LOOKUP in self._settings.drafts or len(self._settings.drafts) == 1
-        pair = await open_pair(target, drafts, load_options(options, self._settings), lookup=lookup)
+    async def _open(self, settings: PairSettings, options: Mapping[str, Any], digest: str) -> OpenedPair | str:
+        target = target_file(settings, self._environ, digest)
+        if isinstance(target, str):
+            return target
+        files, notices = dict[str, Path](), list[str]()
+        for draft in settings.drafts:
+            try:
+                if file := _file(draft, self._environ):
+                    files[str(draft)] = file
+            except RunError as error:
+                notices.append(str(error))
+        self.remaining = tuple(
+            draft for draft in settings.drafts if isinstance(draft, ModelRef) and str(draft) not in files
+        )
+        lookup = Lookup.LOOKUP in settings.drafts or len(settings.drafts) == 1
+        pair = await open_pair(target, files, load_options(options, settings), lookup=lookup)
         pair.notices += notices
         return pair
 
-    async def _drafts(self) -> tuple[dict[str, Path], list[str]]:
-        """The files of the draft models, and a line for each that can't be opened."""
-        files, notices, remaining = dict[str, Path](), list[str](), list[ModelRef]()
-        for draft in self._settings.drafts:
-            try:
-                file = self._file(draft)
-            except RunError as error:
-                notices.append(str(error))
-                continue
-            if file is not None:
-                files[str(draft)] = file
-            elif isinstance(draft, ModelRef):
-                remaining.append(draft)
-        self.remaining = tuple(remaining)
-        return files, notices
 
-    def _file(self, model: DraftRef, digest: str = "") -> Path | None:
-        if isinstance(model, FileRef):
-            return model.path
-        return store.weights(model.model, self._environ, digest) if isinstance(model, ModelRef) else None
+def target_file(settings: PairSettings, environ: Mapping[str, str], digest: str = "") -> Path | str:
+    """The target's weights on this machine, or why they aren't to be opened; "" when that isn't worth a word.
+
+    `digest`: of the target, as its server lists it. Raises RunError when they are there and can't be used.
+    """
+    target = _file(settings.target, environ, digest)
+    if target is None:
+        looked = ", ".join(str(place) for place in store.places(environ))
+        forced = settings.route is Route.LOCAL
+        return f"{settings.target} isn't in a model store on this machine ({looked})" if forced else ""
+    why = why_not_here() if settings.route is Route.AUTO and isinstance(settings.target, ModelRef) else ""
+    return why or target
+
+
+def _file(model: DraftRef, environ: Mapping[str, str], digest: str = "") -> Path | None:
+    if isinstance(model, FileRef):
+        return model.path
+    return store.weights(model.model, environ, digest) if isinstance(model, ModelRef) else None
 
 
 def why_not_here() -> str:

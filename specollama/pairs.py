@@ -82,7 +82,7 @@ class Pair:
     def __init__(self, settings: PairSettings, environ: Mapping[str, str]) -> None:
         self.settings = settings
         self._stack = AsyncExitStack()
-        self._local = LocalRoute(settings, environ)
+        self._local = LocalRoute(environ)
         self._target_server = (
             None if isinstance(settings.target, FileRef) else _server(settings.target.endpoint, environ)
         )
@@ -158,7 +158,7 @@ class Pair:
         try:
             target, _ = await self.models()
         except Unreachable:
-            if await self._local.pair(options=options):
+            if await self._local.pair(self.settings, options):
                 return await self._from_file(ask, options)
             raise
         if reason := why_plain(self.settings, target, ask):
@@ -185,7 +185,7 @@ class Pair:
         if not sampling.greedy and not target.sampler_known:
             return "the target's sampler doesn't work in llama.cpp's order"
         asked = {"num_ctx": target.parameters.get("num_ctx") or await context_length(target)}
-        opened = await self._local.pair(target.digest, {**asked, **options})
+        opened = await self._local.pair(self.settings, {**asked, **options}, target.digest)
         if isinstance(opened, str):
             return opened
         if reason := why_not_split(target, opened.target.vocabulary):
@@ -202,7 +202,7 @@ class Pair:
 
     async def _from_file(self, ask: Ask, options: Mapping[str, Any]) -> LocalPlan:
         """A plan that needs no server. Raises UnsupportedPair for what only a server can do, RunError for the rest."""
-        opened = await self._local.pair(options=options)
+        opened = await self._local.pair(self.settings, options)
         if isinstance(opened, str):
             raise RunError(opened)
         if obstacle := request_obstacle(ask):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from specollama.backends.facts import Model, describe, passed_on
 from specollama.backends.http import OllamaServer
+from specollama.backends.llama import refuse_unreadable
 from specollama.backends.probe import Probe, cache_file, probe_pair, recall
 from specollama.backends.requests import Requests
-from specollama.checks import Conversation, Tokenizers, why_not_lanes, why_not_split, why_plain
-from specollama.config import PairSettings
-from specollama.errors import EndpointError, Unreachable
+from specollama.checks import Conversation, Tokenizers, why_not_lanes, why_not_split, why_off, why_plain
+from specollama.config import FileRef, PairSettings
+from specollama.errors import EndpointError, RunError, Unreachable
+from specollama.local_route import target_file
 from specollama.pairs import DEFAULT_LANES, Pair
 from specollama.sampling import effective
 from specollama.types import Route
@@ -56,10 +59,13 @@ class PairFinding:
 async def survey(settings: PairSettings, environ: Mapping[str, str], *, measure: bool = False) -> PairFinding:
     """Look at a pair. With `measure` its models are loaded and timed, also if that was done before."""
     name = settings.name or ""
+    if isinstance(settings.target, FileRef):
+        return _of_files(name, settings, settings.target)
     async with Pair(settings, environ) as pair:
         target, known_target = await _look(pair.target_server, settings.target.model)
+        local = _local(settings, environ, known_target)
         if settings.draft is None or pair.draft_server is None:
-            route, reason = ("none", target.fault) if target.fault else (str(Route.PLAIN), "no draft model")
+            route, reason = ("none", target.fault) if target.fault else local or (str(Route.PLAIN), "no draft model")
             return PairFinding(name, target, None, None, "no draft model", route, reason)
         draft, known_draft = await _look(pair.draft_server, settings.draft.model)
         if known_target is None or known_draft is None:
@@ -69,7 +75,7 @@ async def survey(settings: PairSettings, environ: Mapping[str, str], *, measure:
         probe = recall(cache_file(requests[0], known_target, known_draft))
         if measure:
             probe = await probe_pair(requests[0], known_target, requests[1], known_draft, patiently=True)
-        route, reason = _route(settings, known_target, tokenizers, probe)
+        route, reason = _route(settings, known_target, tokenizers, probe, local)
         timed = probe if isinstance(probe, Probe) else None
         said = "same" if tokenizers.same else tokenizers.why_not_exact
         if tokenizers.difference:
@@ -84,6 +90,42 @@ async def survey(settings: PairSettings, environ: Mapping[str, str], *, measure:
             reason=reason,
             measured=timed.model_dump() if timed else None,
         )
+
+
+def _of_files(name: str, settings: PairSettings, target: FileRef) -> PairFinding:
+    """A pair without servers."""
+    found = [_file(model.path) for model in (target, *settings.drafts) if isinstance(model, FileRef)]
+    fault = next((each.fault for each in found if each.fault), "")
+    route, reason = ("none", fault) if fault else ("local", f"opened in process: {target.path}")
+    off = why_off(settings)
+    return PairFinding(
+        name,
+        found[0],
+        found[1] if len(found) > 1 else None,
+        slots=None,
+        tokenizers="compared when they are opened",
+        route=str(Route.PLAIN) if off and not fault else route,
+        reason=off or reason,
+    )
+
+
+def _file(path: Path) -> ModelFinding:
+    try:
+        refuse_unreadable(path)
+    except RunError as error:
+        return ModelFinding(path.name, str(path), reachable=True, there=False, fault=str(error))
+    return ModelFinding(path.name, str(path), reachable=True, there=True, engine="in process")
+
+
+def _local(settings: PairSettings, environ: Mapping[str, str], target: Model | None) -> tuple[str, str] | None:
+    """The route local and where the weights are; None where it isn't taken."""
+    if target is None or settings.route not in (Route.AUTO, Route.LOCAL):
+        return None
+    try:
+        file = target_file(settings, environ, target.digest)
+    except RunError:
+        return None
+    return (str(Route.LOCAL), f"opened in process: {file}") if isinstance(file, Path) else None
 
 
 def _unusable(name: str, target: ModelFinding, draft: ModelFinding | None, reason: str) -> PairFinding:
@@ -111,11 +153,19 @@ def _requests(settings: PairSettings, target: Model, draft: Model) -> tuple[Requ
     )
 
 
-def _route(settings: PairSettings, target: Model, tokenizers: Tokenizers, probe: Probe | str | None) -> tuple[str, str]:
+def _route(
+    settings: PairSettings,
+    target: Model,
+    tokenizers: Tokenizers,
+    probe: Probe | str | None,
+    local: tuple[str, str] | None,
+) -> tuple[str, str]:
     """The route that a short prompt would take, and why."""
     obstacle = why_plain(settings, target, Conversation([])) or why_not_split(target, tokenizers.target)
     if obstacle:
         return str(Route.PLAIN), obstacle
+    if local:
+        return local
     if settings.route is not Route.AUTO:
         return str(settings.route), "set by the configuration"
     if probe is None:

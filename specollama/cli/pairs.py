@@ -66,4 +66,5 @@ def _show(finding: PairFinding) -> None:
 def _model(model: ModelFinding) -> Text:
     if model.fault:
         return Text(f"{model.model}: {model.fault}", style="red")
-    return Text(f"{model.model} at {model.url}, Ollama {model.version} ({model.engine})")
+    served = f", Ollama {model.version} ({model.engine})" if model.version else ""
+    return Text(f"{model.model} at {model.url}{served}")

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from chi_square import p_value
+from local_replies import reply, settings
 from reference_sampler import sampled
-from replies import reply, settings
 from tiny_models import END, bigram_model
 
 from specollama import opened as opened_module

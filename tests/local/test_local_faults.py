@@ -10,7 +10,7 @@ from pathlib import Path
 
 import gguf
 import pytest
-from replies import COLD, reply, settings, turn
+from local_replies import COLD, reply, settings, turn
 
 from specollama.backends.llama import LoadOptions
 from specollama.config import FileRef, Lookup, PairSettings

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from replies import COLD, reply, settings, turn
+from local_replies import COLD, reply, settings, turn
 from tiny_models import random_model
 
 from specollama.backends.http import OllamaServer

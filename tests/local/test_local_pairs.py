@@ -1,0 +1,59 @@
+"""`specollama pairs` and `run` with files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specollama.embedded.models import default_models
+
+
+def call(*words: str, state: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "specollama", *words]
+    environ = {**os.environ, "XDG_STATE_HOME": str(state), "OLLAMA_HOST": "127.0.0.1:1"}
+    return subprocess.run(command, capture_output=True, text=True, env=environ, timeout=120, check=False)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    models = default_models()
+    file = tmp_path / "c.toml"
+    file.write_text(
+        f'[pairs.both]\ntarget = {{ path = "{models["target"]}" }}\n'
+        f'draft = ["lookup", {{ path = "{models["draft"]}" }}]\n'
+        f'[pairs.gone]\ntarget = {{ path = "gone.gguf" }}\ndraft = "lookup"\n'
+        f"[pairs.both.options]\ntemperature = 0\nnum_predict = 8\nnum_ctx = 256\n"
+    )
+    return file
+
+
+def test_files_are_looked_at_without_a_server(config: Path, places: Path) -> None:
+    done = call("pairs", "--config", str(config), "--json", state=places)
+    assert done.returncode == 0, done.stderr
+    both, gone = json.loads(done.stdout)
+    assert (both["route"], both["target"]["there"], both["draft"]["there"]) == ("local", True, True)
+    assert (gone["route"], gone["reason"]) == ("none", f"{config.parent / 'gone.gguf'}: No such file or directory")
+
+
+def test_a_pair_of_files_answers_without_a_server(config: Path, places: Path) -> None:
+    done = call("run", "both", "Say hello.", "--config", str(config), "--stats", state=places)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    assert "speculation: on (local, lookahead 0-32)" in done.stderr
+
+
+def test_a_file_that_is_gone_is_told_in_one_line(config: Path, places: Path) -> None:
+    done = call("run", "gone", "Say hello.", "--config", str(config), state=places)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"error: {config.parent / 'gone.gguf'}: No such file or directory\n"
+
+
+def test_a_file_can_not_be_run_on_a_servers_route(places: Path) -> None:
+    done = call("run", "--target", "x.gguf", "--draft", "lookup", "--route", "lanes", "Hi", state=places)
+    assert done.returncode == 2
+    assert done.stderr == 'error: --route = "lanes": a file is opened in process: auto, local or plain\n'
