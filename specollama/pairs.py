@@ -158,9 +158,11 @@ class Pair:
         try:
             target, _ = await self.models()
         except Unreachable:
-            if await self._local.pair(self.settings, options):
-                return await self._from_file(ask, options)
-            raise
+            opened = await self._local.pair(self.settings, options)
+            if isinstance(opened, str):
+                raise
+            opened.notices.append("its server can't be reached: the chat is rendered by the file's own template")
+            return await self._from_file(ask, options)
         if reason := why_plain(self.settings, target, ask):
             return reason
         sampling = await self.sampling(ask)
@@ -211,7 +213,7 @@ class Pair:
         if reason := opened.why_full(prompt):
             raise RunError(f"{reason}: give a larger num_ctx")
         raw = isinstance(ask, Completion) and ask.raw
-        return LocalPlan(opened, prompt, await self.sampling(ask), raw, notices=opened.told())
+        return LocalPlan(opened, prompt, effective(options, {}, SamplingOptions()), raw, notices=opened.told())
 
     async def speculated(
         self, plan: Plan | LocalPlan, lanes: Callable[[], int] | None = None
