@@ -85,7 +85,7 @@ async def passed(request: Request, raw: bytes) -> Response:
     """The same request to the server that has its model."""
     body = json_object(raw)
     upstream, own = await generation_of(request).place(body.get("model") if body else None)
-    if body is not None and own is not None and own != body.get("model"):
+    if body is not None and own is not None and full_name(own) != full_name(str(body.get("model"))):
         raw = encoded({**body, "model": own})
     return await unless_gone(request, upstream.pass_on(request, raw))
 
