@@ -17,6 +17,7 @@ sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("backends
 
 from misbehaving import Manners, Misbehaving
 from scripted_ollama import SONG, ScriptedOllama, song
+from serving import Stage
 from serving import serving as serving_app
 
 from specollama.config import Config, load_config
@@ -25,11 +26,27 @@ from specollama.proxy.serve import Proxy, serving
 Up = Callable[[Any], str]
 
 
-@pytest.fixture
-def up() -> Iterator[Up]:
-    """Serve an ASGI application for the length of a test; answers its URL."""
+@pytest.fixture(scope="session")
+def stages() -> Iterator[list[Stage]]:
+    """Running servers for the applications of one test after another."""
     with ExitStack() as stack:
-        yield lambda app: stack.enter_context(serving_app(app))
+        running = [Stage() for _ in range(3)]
+        for stage in running:
+            stage.url = stack.enter_context(serving_app(stage))
+        yield running
+
+
+@pytest.fixture
+def up(stages: list[Stage]) -> Up:
+    """Serve an ASGI application for the length of a test; answers its URL."""
+    free = iter(stages)
+
+    def serve(app: Any) -> str:
+        stage = next(free)
+        stage.app = app
+        return stage.url
+
+    return serve
 
 
 @pytest.fixture
