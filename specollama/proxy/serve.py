@@ -35,6 +35,7 @@ class Proxy:
     metrics: Metrics = field(default_factory=Metrics)
     current: Generation = field(init=False)
     log: Log = field(init=False)
+    loop: asyncio.AbstractEventLoop | None = None  # the one that serves, while it does
 
     def __post_init__(self) -> None:
         self.log = Log(self.metrics)
@@ -80,6 +81,7 @@ class Proxy:
     async def _living(self) -> AsyncIterator[None]:
         await self.current.open()
         loop, reloads = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+        self.loop = loop
 
         def hung_up() -> None:
             task = loop.create_task(self.reload())
