@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any
 
 from specollama.backends.http import OllamaServer
 from specollama.bodies import Sorted, for_target, sort_out
-from specollama.config import Overrides
-from specollama.errors import EndpointError, UsageError
+from specollama.config import FileRef, ModelRef, Overrides
+from specollama.errors import SpecollamaError, UsageError
+from specollama.lanes import Lanes
 from specollama.pairs import LocalPlan, Pair, Plan
 from specollama.pool import OpenPair
 from specollama.replies import Writer, joined
@@ -40,7 +41,8 @@ class Answer:
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
         """Ollama's JSON objects, the last with the counters under `specollama`. Close it to stop all work.
 
-        Raises Fault for what is refused here, EndpointError when the target's server refuses or fails.
+        Raises Fault for what is refused here, EndpointError when the target's server refuses or fails, another
+        SpecollamaError when a target that no server has can't be run.
         """
         asked = sort_out(self.body, chat=self.chat)
         pair = self._tuned(asked.overrides)
@@ -75,18 +77,27 @@ class Answer:
             return asked.obstacle or ""
         try:
             plan = await pair.plan(asked.ask)
-        except (EndpointError, UsageError) as error:
+        except SpecollamaError as error:
+            if isinstance(pair.settings.target, FileRef):
+                raise
             return str(error)  # the target's own server may answer all the same
+        return self._busy(pair, plan) or plan
+
+    def _busy(self, pair: Pair, plan: Plan | LocalPlan | str) -> str | None:
+        """Why the reply would have to wait if it was speculated: better that the target's server writes it at once."""
         if isinstance(plan, Plan) and plan.route is Route.LANES and not self.opened.lanes.free:
             return "the target's lanes are taken by other replies"
-        return plan
+        served = isinstance(pair.settings.target, ModelRef)
+        if isinstance(plan, LocalPlan) and served and plan.opened.alone.locked():
+            return "the models in process are at work on another reply"
+        return None
 
     async def _speculated(self, pair: Pair, plan: Plan | LocalPlan) -> AsyncGenerator[Chunk | str, None]:
         """The chunks of a speculated reply, or a reason in place of them all."""
         prepared, lanes = perf_counter_ns() - self._began, self.opened.lanes
         self.stats.route = plan.route
         replies: list[Reply] = []
-        with lanes.speculated() if plan.route is Route.LANES else lanes.plain():
+        with _taken(lanes, plan.route):
             async with aclosing(self._replies(pair, plan, prepared)) as events:
                 async for reply in events:
                     if isinstance(reply, str):
@@ -140,6 +151,13 @@ class Answer:
 
     def _last(self, chunk: Chunk) -> Chunk:
         return {**chunk, "specollama": {"pair": self.opened.name, **stats_object(self.stats)}}
+
+
+def _taken(lanes: Lanes, route: Route) -> AbstractContextManager[None]:
+    """What a reply takes of the target's server while it runs."""
+    if route is Route.LOCAL:
+        return nullcontext()
+    return lanes.speculated() if route is Route.LANES else lanes.plain()
 
 
 def _server(pair: Pair) -> OllamaServer:

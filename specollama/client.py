@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from specollama import background
 from specollama.answering import Answer
 from specollama.config import Config, find_config, load_config
-from specollama.errors import EndpointError, Unreachable
+from specollama.errors import EndpointError, SpecollamaError, Unreachable
 from specollama.pool import PairPool
 from specollama.serving.faults import Fault
 
@@ -160,6 +160,8 @@ def _as_ollama_raises() -> Iterator[None]:
         raise ConnectionError(str(error)) from error
     except EndpointError as error:
         raise ollama.ResponseError(error.said or str(error), error.status) from error
+    except SpecollamaError as error:
+        raise ollama.ResponseError(str(error), 500) from error
     except Fault as fault:
         raise ollama.ResponseError(fault.text, fault.status) from fault
 

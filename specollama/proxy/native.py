@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from specollama.answering import Answer, Chunk
 from specollama.backends.facts import full_name
-from specollama.errors import EndpointError
+from specollama.errors import SpecollamaError
 from specollama.pool import OpenPair
 from specollama.proxy.errors import fault_of
 from specollama.proxy.generation import Generation, Listed, generation_of
@@ -138,7 +138,7 @@ async def _lines(first: Chunk, rest: AsyncGenerator[Chunk, None], record: Record
         try:
             async for chunk in rest:
                 yield line(chunk)
-        except (Fault, EndpointError) as error:
+        except (Fault, SpecollamaError) as error:
             record.error = str(error)
             yield line({"error": fault_of(error).text})
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from specollama.answering import Answer, Chunk
 from specollama.backends.facts import full_name
-from specollama.errors import EndpointError
+from specollama.errors import SpecollamaError
 from specollama.pool import OpenPair
 from specollama.proxy import native
 from specollama.proxy.errors import error_body, fault_of
@@ -93,7 +93,7 @@ async def _events(
             async for chunk in rest:
                 for piece in shaper.pieces(chunk):
                     yield _event(piece)
-        except (Fault, EndpointError) as error:
+        except (Fault, SpecollamaError) as error:
             record.error = str(error)
             yield _event(error_body(record.path, fault_of(error)))
             return

@@ -8,6 +8,7 @@ import pytest
 
 from specollama.lanes import Lanes, SharedLookahead
 from specollama.lookahead import AdaptiveLookahead, FixedLookahead
+from specollama.types import Draft, Round, Token, Verdict
 
 
 @pytest.mark.parametrize(("replies", "share"), [(1, 8), (2, 4), (3, 2), (4, 2)])
@@ -55,5 +56,6 @@ def test_a_draft_is_never_longer_than_the_share_can_verify() -> None:
 def test_what_is_learnt_reaches_the_lookahead_that_is_shared() -> None:
     adaptive = AdaptiveLookahead(most=8, tokens=4)
     shared = SharedLookahead(adaptive, lambda: 9)
-    shared.learn(4, 4)
+    draft = Draft(tuple(Token(letter) for letter in "abcd"))
+    shared.learn(Round(draft, Verdict(drafted=4, tested=4, accepted=4)))
     assert (shared.next(), str(shared)) == (6, "1-8")
