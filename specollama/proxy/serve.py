@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -12,15 +13,17 @@ from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
 import uvicorn
 
-from specollama.config import Config, load_config
-from specollama.errors import SpecollamaError
+from specollama.config import LOCAL_NAME, Config, load_config
+from specollama.errors import SpecollamaError, UsageError
+from specollama.hosts import SCHEME_PORTS
 from specollama.proxy.access import Log
 from specollama.proxy.app import make_app
 from specollama.proxy.generation import Generation
 from specollama.proxy.metrics import Metrics
-from specollama.serving.listening import bind, token_for, url_of
+from specollama.serving.listening import bind, loopback, token_for, url_of
 from specollama.serving.origins import Origins
 
 
@@ -103,6 +106,7 @@ def run(config: Config, *, host: str, port: int, allow_anyone: bool) -> None:
     token = os.environ.get("SPECOLLAMA_TOKEN") or None if allow_anyone else token_for(host)
     proxy = Proxy(config, os.environ, token, any_host=allow_anyone)
     with closing(bind(host, port)) as listener:
+        _check_not_itself(proxy, listener)
         for line in _greeting(proxy, url_of(listener)):
             print(line, file=sys.stderr, flush=True)
         with suppress(KeyboardInterrupt):  # which uvicorn raises again after it has shut down
@@ -126,11 +130,25 @@ def serving(
             thread.join()
 
 
+def _check_not_itself(proxy: Proxy, listener: socket.socket) -> None:
+    """Passing on to itself would never end."""
+    host, port = listener.getsockname()[:2]
+    for upstream in proxy.current.upstreams.values():
+        url = httpx.URL(upstream.endpoint.url)
+        here = url.host in (host, "localhost") or loopback(url.host)
+        if here and (url.port or int(SCHEME_PORTS[url.scheme])) == port:
+            raise UsageError(
+                f"{upstream.endpoint} is this server itself: name the server behind it, or listen on another --port"
+            )
+
+
 def _greeting(proxy: Proxy, url: str) -> list[str]:
     pairs = [f"{name} ({opened.settings.target.model})" for name, opened in proxy.current.pool.pairs.items()]
     return [
         f"serving on {url}; all else is passed on to {proxy.current.default.endpoint}",
-        f"pairs: {', '.join(pairs)}" if pairs else "no pairs are configured: everything is passed on",
+        f"pairs: {', '.join(pairs)}"
+        if pairs
+        else f"no pairs are configured, everything is passed on: define one in {proxy.config.file or LOCAL_NAME}",
     ]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import subprocess
 import sys
 import threading
@@ -215,3 +217,35 @@ def test_the_package_tells_type_checkers_that_it_is_typed() -> None:
     assert (folder / "py.typed").exists()
     with pytest.raises(AttributeError, match="no attribute 'Sever'"):
         _ = specollama.Sever
+
+
+def test_a_type_checker_knows_what_comes_back(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from specollama import AsyncClient, Client\n"
+        "reply = Client().chat('duo', [{'role': 'user', 'content': 'Hi'}], options={'temperature': 0})\n"
+        "reveal_type(reply.specollama)\n"
+        "for part in Client().generate('duo', 'Hi', stream=True):\n"
+        "    reveal_type(part)\n"
+        "async def main() -> None:\n"
+        "    reveal_type(await AsyncClient().chat('duo'))\n"
+    )
+    root = Path(str(specollama.__file__)).parents[1]
+    environ = {**os.environ, "MYPYPATH": str(root)}
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--follow-imports=silent",
+        "--cache-dir",
+        str(tmp_path / "cache"),
+        str(program),
+    ]
+    told = subprocess.run(command, capture_output=True, text=True, env=environ, cwd=tmp_path).stdout
+    assert re.findall(r'Revealed type is "(.*)"', told) == [
+        "dict[str, Any] | None",
+        "specollama.client.GenerateResponse",
+        "specollama.client.ChatResponse",
+    ]
+    assert " error: " not in told

@@ -346,6 +346,17 @@ def test_a_port_that_is_taken_is_told_in_one_line(scripted: ScriptedOllama, up: 
     assert ran.stderr == f"error: can't listen on 127.0.0.1 port {port}: Address already in use\n"
 
 
+def test_a_server_that_would_pass_on_to_itself_is_told_in_one_line(tmp_path: Path) -> None:
+    with bind("127.0.0.1", 0) as found:
+        port = str(found.getsockname()[1])
+    config = str(written(tmp_path, f"http://localhost:{port}"))
+    command = [sys.executable, "-m", "specollama", "serve", "--config", config, "--port", port]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 2
+    assert ran.stderr.startswith(f"error: http://localhost:{port} (set by ")
+    assert ran.stderr.endswith("is this server itself: name the server behind it, or listen on another --port\n")
+
+
 def test_a_reply_that_began_before_a_reload_ends_with_the_old_configuration(
     scripted: ScriptedOllama, up: Up, proxies: Callable[..., tuple[str, Proxy]], song_text: str
 ) -> None:
