@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
+from collections.abc import Collection
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Any, TextIO
@@ -34,16 +35,22 @@ class Log:
 
 
 class Access:
-    """ASGI middleware, the outermost. `records`: where those of the requests under way are kept."""
+    """ASGI middleware, the outermost. `records`: where those of the requests under way are kept.
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics, log: Log, records: dict[int, Record]) -> None:
+    `quiet`: paths that are asked every few seconds by machines, and of which nothing is told.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, metrics: Metrics, log: Log, records: dict[int, Record], quiet: Collection[str]
+    ) -> None:
         self._app = app
+        self._quiet = quiet
         self._metrics = metrics
         self._log = log
         self._records = records
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http" or scope["path"] in self._quiet:
             await self._app(scope, receive, send)
             return
         record = scope[KEY] = Record.of(scope)

@@ -54,7 +54,7 @@ def make_app(
     return Starlette(
         routes=_routes(Health(metrics, records)),
         middleware=[
-            Middleware(Access, metrics=metrics, log=log, records=records),
+            Middleware(Access, metrics=metrics, log=log, records=records, quiet=PATHS),
             Middleware(
                 Guard,
                 token=token,

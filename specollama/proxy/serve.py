@@ -16,13 +16,14 @@ from pathlib import Path
 import httpx
 import uvicorn
 
-from specollama.config import LOCAL_NAME, Config, load_config
+from specollama.config import LOCAL_NAME, Config, ModelRef, load_config
 from specollama.errors import SpecollamaError, UsageError
 from specollama.hosts import SCHEME_PORTS
 from specollama.proxy.access import Log
 from specollama.proxy.app import make_app
 from specollama.proxy.generation import Generation
 from specollama.proxy.metrics import Metrics
+from specollama.serving.faults import Fault
 from specollama.serving.listening import bind, loopback, token_for, url_of
 from specollama.serving.origins import Origins
 
@@ -35,6 +36,7 @@ class Proxy:
     environ: Mapping[str, str]
     token: str | None = None
     any_host: bool = False
+    look: bool = False  # at the servers when it starts, and tell what is wrong
     metrics: Metrics = field(default_factory=Metrics)
     current: Generation = field(init=False)
     log: Log = field(init=False)
@@ -83,18 +85,36 @@ class Proxy:
     @asynccontextmanager
     async def _living(self) -> AsyncIterator[None]:
         await self.current.open()
-        loop, reloads = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+        loop, tasks = asyncio.get_running_loop(), set[asyncio.Task[None]]()
         self.loop = loop
 
         def hung_up() -> None:
             task = loop.create_task(self.reload())
-            reloads.add(task)
-            task.add_done_callback(reloads.discard)
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
 
         with suppress(NotImplementedError, RuntimeError, ValueError, AttributeError):  # Windows; not the main thread
             loop.add_signal_handler(signal.SIGHUP, hung_up)
+        if self.look:
+            tasks.add(loop.create_task(self._look()))
         yield
+        for task in tasks:
+            task.cancel()
         await self.current.retire()
+
+    async def _look(self) -> None:
+        """Tell of a server that isn't there and of models that it hasn't: not later, by somebody's failed request."""
+        default = self.current.default
+        try:
+            await default.json("GET", "/api/version")
+        except Fault as fault:
+            self.log.write({"event": "what isn't a pair's can't be passed on: see serve.endpoint", "error": fault.text})
+        for name, opened in self.current.pool.pairs.items():
+            if isinstance(opened.settings.target, ModelRef):
+                try:
+                    await opened.pair.models()
+                except SpecollamaError as error:
+                    self.log.write({"event": f"pair {name} can't be speculated", "error": str(error)})
 
 
 def run(config: Config, *, host: str, port: int, allow_anyone: bool) -> None:
@@ -104,7 +124,7 @@ def run(config: Config, *, host: str, port: int, allow_anyone: bool) -> None:
     taken.
     """
     token = os.environ.get("SPECOLLAMA_TOKEN") or None if allow_anyone else token_for(host)
-    proxy = Proxy(config, os.environ, token, any_host=allow_anyone)
+    proxy = Proxy(config, os.environ, token, any_host=allow_anyone, look=True)
     with closing(bind(host, port)) as listener:
         _check_not_itself(proxy, listener)
         for line in _greeting(proxy, url_of(listener)):

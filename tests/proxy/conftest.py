@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ import pytest
 
 sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("backends", "sturdy"))
 
+from configured import written
 from misbehaving import Manners, Misbehaving
 from scripted_ollama import SONG, ScriptedOllama, song
 from serving import Stage
@@ -69,30 +69,6 @@ def misbehaving(scripted: ScriptedOllama, up: Up) -> Callable[..., Misbehaving]:
         return server
 
     return make
-
-
-def written(folder: Path, url: str, *, serve: str = "", pair: str = "", more: str = "", idle: float = 60) -> Path:
-    """A configuration: one server, one pair, `duo`."""
-    file = folder / "specollama.toml"
-    file.write_text(
-        f"""
-[endpoints.server]
-url = {json.dumps(url)}
-idle_timeout = {idle}
-[serve]
-endpoint = "server"
-{serve}
-[pairs.duo]
-target = {{ model = "target", endpoint = "server" }}
-draft = {{ model = "draft", endpoint = "server" }}
-route = "lanes"
-lookahead = 4
-{pair}
-{more}
-""",
-        encoding="utf-8",
-    )
-    return file
 
 
 @pytest.fixture

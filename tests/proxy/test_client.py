@@ -14,7 +14,7 @@ from typing import Any
 
 import ollama
 import pytest
-from conftest import written
+from configured import written
 from misbehaving import Cut, Hanging, Misbehaving
 from scripted_ollama import ScriptedOllama, song
 

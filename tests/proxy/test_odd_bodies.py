@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import written
+from configured import written
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import written
+from configured import written
 from misbehaving import Hanging, Misbehaving
-from scripted_ollama import ScriptedOllama
+from scripted_ollama import ScriptedOllama, song
 
 from specollama.errors import ConfigError, MissingPackage, UsageError
 from specollama.proxy import packages
@@ -344,6 +344,14 @@ def test_a_port_that_is_taken_is_told_in_one_line(scripted: ScriptedOllama, up: 
         ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr == f"error: can't listen on 127.0.0.1 port {port}: Address already in use\n"
+
+
+def test_what_is_wrong_with_servers_and_models_is_told_at_the_start(up: Up, tmp_path: Path, started: Any) -> None:
+    models = {"target": song().models["target"]}
+    process, _ = started(written(tmp_path, up(song(models=models))))
+    assert "has no model 'draft' (there: target:latest)" in event(process, "pair duo can't be speculated")["error"]
+    lost, _ = started(written(tmp_path, "http://127.0.0.1:9"))
+    assert event(lost, "what isn't a pair's can't be passed on")["error"].startswith("http://127.0.0.1:9 (set by ")
 
 
 def test_a_server_that_would_pass_on_to_itself_is_told_in_one_line(tmp_path: Path) -> None:
