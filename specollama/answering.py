@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any
 
-from specollama.backends.http import OllamaServer
 from specollama.bodies import Sorted, for_target, sort_out
 from specollama.config import FileRef, ModelRef, Overrides
 from specollama.errors import SpecollamaError, UsageError
@@ -55,7 +54,9 @@ class Answer:
                         reason = chunk
                         break
                     yield chunk
-        if reason is not None:
+        if reason is not None and isinstance(pair.settings.target, FileRef):
+            yield self._without_server(reason)
+        elif reason is not None:
             # The draw that was begun, not another: one that takes whatever comes would be biased.
             seed = plan.first_seed if isinstance(plan, Plan) else None
             async with aclosing(self._plain(pair, reason, seed)) as plain:
@@ -134,7 +135,7 @@ class Answer:
             body["options"] = {**body.get("options", {}), "seed": seed}
         with self.opened.lanes.plain():
             path = "/api/chat" if self.chat else "/api/generate"
-            async with aclosing(_server(pair).pass_on(path, body)) as chunks:
+            async with aclosing(pair.target_server.pass_on(path, body)) as chunks:
                 async for chunk in chunks:
                     first = first or perf_counter_ns() - self._began
                     if "model" in chunk:
@@ -145,6 +146,12 @@ class Answer:
                         self._time(first)
                         chunk = self._last(chunk)
                     yield chunk
+
+    def _without_server(self, reason: str) -> Chunk:
+        """A model in process is loaded by its first reply: there is nothing to do before."""
+        if self.body.get("messages" if self.chat else "prompt"):
+            raise Fault(400, f"{self.opened.settings.target} is opened in process, and no server can help: {reason}")
+        return Writer(str(self.body["model"]), self.chat).loaded().body()
 
     def _time(self, first: int) -> None:
         self.stats.first_token_duration, self.stats.total_duration = first, perf_counter_ns() - self._began
@@ -158,10 +165,3 @@ def _taken(lanes: Lanes, route: Route) -> AbstractContextManager[None]:
     if route is Route.LOCAL:
         return nullcontext()
     return lanes.speculated() if route is Route.LANES else lanes.plain()
-
-
-def _server(pair: Pair) -> OllamaServer:
-    try:
-        return pair.target_server
-    except UsageError as error:
-        raise Fault(400, str(error)) from error

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 from pydantic_core import from_json
@@ -12,6 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from specollama.answering import Answer, Chunk
 from specollama.backends.facts import full_name
+from specollama.config import FileRef
 from specollama.errors import SpecollamaError
 from specollama.pool import OpenPair
 from specollama.proxy.errors import fault_of
@@ -64,13 +67,17 @@ async def show(request: Request) -> Response:
     if opened is None or body is None:
         return await passed(request, raw)
     record_of(request).pair = opened.name
+    target = opened.settings.target
+    if isinstance(target, FileRef):
+        told = await asyncio.to_thread(_of_file, target.path, verbose=body.get("verbose") is True)
+        return json_response({**told, "specollama": described(opened)})
     asked = {name: value for name, value in body.items() if name != "name"}
-    asked["model"] = opened.settings.target.model
+    asked["model"] = target.model
     response = await generation.upstream_of(opened).json("POST", "/api/show", asked)
-    told = json_object(response.content)
-    if response.is_error or told is None:
+    answer = json_object(response.content)
+    if response.is_error or answer is None:
         return Response(response.content, response.status_code, media_type=response.headers.get("content-type"))
-    return json_response({**told, "specollama": described(opened)})
+    return json_response({**answer, "specollama": described(opened)})
 
 
 async def other(request: Request) -> Response:
@@ -180,6 +187,13 @@ def described(opened: OpenPair) -> dict[str, Any]:
         "lookahead": settings.lookahead,
         "lanes": settings.lanes,
     }
+
+
+def _of_file(path: Path, *, verbose: bool) -> dict[str, Any]:
+    """What a GGUF file that no server has says of itself."""
+    from specollama.embedded import catalog  # here, since it needs the package gguf, as the file itself did
+
+    return catalog.show(catalog.ModelCard.read(path.stem, path), verbose=verbose)
 
 
 def _as_pair(opened: OpenPair, generation: Generation, found: list[Listed]) -> dict[str, Any]:
