@@ -106,7 +106,8 @@ class Answer:
                         return
                     if self.streams:
                         yield self._last(reply.body()) if reply.done else reply.body()
-                    replies.append(reply)
+                    else:
+                        replies.append(reply)
         if not self.streams:
             yield self._last(joined(replies).body())
 

@@ -14,6 +14,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing, contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 import ollama
@@ -90,6 +91,7 @@ class Client(ollama.Client):
         super().__init__(**_place(host, self._config, kwargs))
         self._pool = PairPool(self._config, os.environ)
         self._opened = False
+        self._opening = Lock()
 
     def close(self) -> None:
         super().close()  # type: ignore[no-untyped-call]
@@ -145,9 +147,10 @@ class Client(ollama.Client):
         answer = _answer(self._pool, args, kwargs)
         if answer is None:
             return super()._request(_OURS.get(cls, cls), *args, stream=stream, **kwargs)
-        if not self._opened:
-            background.run(self._pool.__aenter__())
-            self._opened = True
+        with self._opening:
+            if not self._opened:
+                background.run(self._pool.__aenter__())
+                self._opened = True
         replies = _replies(answer, _OURS[cls])
         return replies if stream else _only(replies)
 

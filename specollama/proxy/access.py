@@ -10,12 +10,14 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Any, TextIO
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specollama.errors import one_line
 from specollama.proxy.metrics import Metrics
 from specollama.proxy.record import KEY, Record
 from specollama.proxy.upstream import Broken
+from specollama.serving.responses import GONE
 
 
 class Log:
@@ -58,6 +60,8 @@ class Access:
         self._metrics.begun()
         try:
             await self._app(scope, receive, _watched(send, record))
+        except ClientDisconnect:
+            record.status = GONE
         except Broken as error:
             record.error = one_line(str(error))  # to return with the answer unfinished drops the connection
         except Exception as error:  # noqa: BLE001 - a fault of ours: told in the log, and the server goes on

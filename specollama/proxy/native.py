@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from specollama.answering import Answer, Chunk
 from specollama.backends.facts import full_name
 from specollama.config import FileRef
-from specollama.errors import SpecollamaError
+from specollama.errors import SpecollamaError, one_line
 from specollama.pool import OpenPair
 from specollama.proxy.errors import fault_of
 from specollama.proxy.generation import Generation, Listed, generation_of
@@ -27,6 +27,7 @@ from specollama.serving.responses import Lines, encoded, json_response, line, un
 UPLOADS = "/api/blobs/"
 """Whole models: passed on as they come, whatever their size."""
 
+_LONGEST = 500  # characters of a reason in a header
 _NEVER = "0001-01-01T00:00:00Z"  # what Go prints for no time at all
 
 
@@ -162,7 +163,7 @@ def note(request: Request, body: dict[str, Any], opened: OpenPair | None) -> Non
 def speculation_headers(answer: Answer) -> dict[str, str]:
     headers = {"x-specollama-pair": answer.opened.name, "x-specollama-route": str(answer.stats.route)}
     if answer.stats.reason:
-        headers["x-specollama-reason"] = answer.stats.reason.encode("ascii", "replace").decode()
+        headers["x-specollama-reason"] = one_line(answer.stats.reason)[:_LONGEST].encode("ascii", "replace").decode()
     return headers
 
 

@@ -60,9 +60,9 @@ async def _reply(request: Request, translate: _Translate, *, chat: bool) -> Resp
         body = within(translate(asked, opened.settings.options), generation.serve)
     except Untranslatable:
         return await _to_target(request, asked, opened)
-    shaper = Shaper(
-        str(asked["model"]), secrets.token_hex(6), chat, bool((asked.get("stream_options") or {}).get("include_usage"))
-    )
+    wanted = asked.get("stream_options")
+    usage = isinstance(wanted, Mapping) and wanted.get("include_usage") is True
+    shaper = Shaper(str(asked["model"]), secrets.token_hex(6), chat, usage)
     answer = Answer(opened, body, chat)
     return await unless_gone(request, _answered(answer, shaper, record_of(request), stats=generation.serve.stats))
 

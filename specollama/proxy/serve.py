@@ -64,6 +64,7 @@ class Proxy:
             ws="none",
             server_header=False,
             date_header=False,
+            timeout_keep_alive=75,  # seconds: Ollama itself never closes a connection that idles
             timeout_graceful_shutdown=max(1, round(self.current.serve.shutdown_timeout)),
         )
         return kind(config)

@@ -123,6 +123,22 @@ def test_a_refused_row_is_made_up_for_and_the_client_sees_nothing_of_it(
     assert response.json()["message"]["content"] == song_text
 
 
+def test_a_client_that_leaves_while_it_sends_is_no_fault_of_the_proxys(
+    scripted: ScriptedOllama, up: Up, proxies: Callable[..., tuple[str, Proxy]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    url, _ = proxies(up(scripted))
+    address = httpx.URL(url)
+    with socket.create_connection((address.host, address.port)) as connection:
+        head = f"POST /api/chat HTTP/1.1\r\nHost: {address.host}\r\nContent-Length: 100\r\n\r\n"
+        connection.sendall(head.encode() + b'{"model"')
+    text = ""
+    while "\n" not in text:
+        text += capfd.readouterr().err
+    record = json.loads(text)
+    assert (record["status"], record["aborted"]) == (499, True)
+    assert "trace" not in record
+
+
 class Torrent:
     """Answers with far more than any buffer holds. `sent`: bytes so far."""
 

@@ -176,6 +176,14 @@ def test_a_streamed_chat(client: httpx.Client, usage: bool) -> None:
     assert bodies == expected
 
 
+@pytest.mark.parametrize("wanted", [True, "yes", [], {"include_usage": "yes"}])
+def test_odd_options_of_a_stream_ask_for_no_usage(client: httpx.Client, wanted: Any) -> None:
+    asked = {"model": "duo", "messages": HELLO, "temperature": 0, "stream": True, "stream_options": wanted}
+    response = client.post("/v1/chat/completions", json=asked)
+    assert response.status_code == 200
+    assert '"usage"' not in response.text
+
+
 def test_a_completion_whole_and_streamed(client: httpx.Client) -> None:
     asked = {"model": "duo", "prompt": "", "temperature": 0}
     asked["prompt"] = "Hello"  # rendered by the scripted server without it

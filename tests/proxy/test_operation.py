@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from specollama.errors import ConfigError, MissingPackage, UsageError
 from specollama.proxy import packages
 from specollama.proxy.serve import Proxy
 from specollama.serving.listening import bind, token_for
+from specollama.tables import ServeTable
 
 Through = Callable[..., httpx.Client]
 Up = Callable[[Any], str]
@@ -258,6 +260,17 @@ def test_an_unknown_endpoint_of_serve_is_told(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace('endpoint = "server"\n', 'endpoint = "sever"\n', 1))
     with pytest.raises(ConfigError, match=r"serve\.endpoint .*no endpoint sever is defined, did you mean server\?"):
         load_config(file)
+
+
+def test_the_example_of_a_configuration_shows_the_defaults() -> None:
+    example = (Path(__file__).parents[2] / "configs" / "serve.toml").read_text()
+    shown = re.search(r"^\[serve\]\n(.*?)^\[", example, re.MULTILINE | re.DOTALL)
+    assert shown
+    settings = tomllib.loads("\n".join(re.findall(r"^# (\w+ = .*)$", shown[1], re.MULTILINE)))
+    for unlimited in ("max_prompt", "max_num_predict"):
+        assert settings.pop(unlimited)
+        settings[unlimited] = None
+    assert {**settings, "endpoint": None} == ServeTable().model_dump()
 
 
 def test_without_its_packages_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
