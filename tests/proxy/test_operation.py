@@ -128,6 +128,25 @@ def test_requests_wait_their_turn_and_all_are_answered(
     assert texts == [song_text] * 5
 
 
+def test_a_client_that_leaves_while_it_waits_leaves_its_place_to_the_next(
+    misbehaving: Callable[..., Misbehaving], through: Through
+) -> None:
+    server = misbehaving(Hanging(lambda call: call.path == "/api/chat" and not call.renders))
+    client = through(server.url, serve="max_requests = 1\nmax_queue = 1", idle=3)
+    off = {**ASKED, "options": {"specollama": {"off": True}}}
+    first = threading.Thread(target=client.post, args=("/api/chat",), kwargs={"json": off})
+    first.start()
+    while not server.asked("/api/chat"):
+        pass
+    for _ in range(3):  # more than can wait at once
+        with pytest.raises(httpx.ReadTimeout):
+            client.post("/api/chat", json=off, timeout=0.05)
+        while client.get("/readyz").json()["running"] > 1:
+            pass
+    first.join()
+    assert len(server.asked("/api/chat")) == 1, "nothing was asked for those that left"
+
+
 def test_replies_at_once_share_the_lanes_or_run_plain(
     scripted: ScriptedOllama, up: Up, through: Through, song_text: str
 ) -> None:
