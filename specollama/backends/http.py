@@ -10,6 +10,7 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from difflib import get_close_matches
+from functools import cache
 from ipaddress import ip_address
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -63,6 +64,7 @@ class OllamaServer:
             headers={"Authorization": f"Bearer {token}"} if token else None,
             timeout=httpx.Timeout(idle_timeout, connect=connect_timeout),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=30),
+            verify=certificates(),
             trust_env=outside(self.url),  # a proxy for the outside can't reach this machine's own
             transport=transport,
         )
@@ -319,6 +321,12 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
                 yield line
     if rest.strip():
         yield rest
+
+
+@cache
+def certificates() -> ssl.SSLContext:
+    """Those that are trusted; loading them takes longer than a request, so once for all servers."""
+    return httpx.create_ssl_context()
 
 
 def outside(url: str) -> bool:

@@ -10,7 +10,7 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import Response
 
-from specollama.backends.http import outside
+from specollama.backends.http import certificates, outside
 from specollama.hosts import Endpoint
 from specollama.serving.faults import Fault
 from specollama.serving.responses import Lines
@@ -40,6 +40,7 @@ class Upstream:
         client = httpx.AsyncClient(
             timeout=httpx.Timeout(endpoint.idle_timeout, connect=endpoint.connect_timeout),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=_KEEPALIVE),
+            verify=certificates(),
             trust_env=outside(endpoint.url),
         )
         return cls(endpoint, endpoint.token(environ), client, hide_authorization)
