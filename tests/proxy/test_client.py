@@ -249,3 +249,16 @@ def test_a_type_checker_knows_what_comes_back(tmp_path: Path) -> None:
         "specollama.client.ChatResponse",
     ]
     assert " error: " not in told
+
+
+def test_the_program_of_the_readme_runs(
+    scripted: ScriptedOllama, up: Up, tmp_path: Path, song_text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    [program] = re.findall(r"^```python\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+    file = written(tmp_path, up(scripted), pair="[pairs.duo.options]\ntemperature = 0")
+    file.write_text(file.read_text(encoding="utf-8").replace("pairs.duo", "pairs.coder"), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPECOLLAMA_CONFIG", str(file))
+        exec(program, {})
+    assert capsys.readouterr().out == f"{song_text} 0.8\n"
