@@ -98,6 +98,7 @@ def test_a_targets_own_name_is_left_alone_where_the_pair_says_so(
         ({"off": False}, "lanes", ""),
         ({"route": "plain"}, "plain", "route plain was asked for"),
         ({"route": "greedy"}, "greedy", ""),
+        ({"route": "local"}, "plain", "the pair isn't one that is opened in process"),
         ({"lookahead": 0}, "plain", "lookahead is 0"),
         ({"lookahead": 2}, "lanes", ""),
     ],
