@@ -154,7 +154,7 @@ async def _lines(first: Chunk, rest: AsyncGenerator[Chunk, None], record: Record
 def note(request: Request, body: dict[str, Any], opened: OpenPair | None) -> None:
     """For the log: which model, and the client's text only where the configuration asks for it."""
     record = record_of(request)
-    record.model = str(body.get("model"))[:200]
+    record.model = str(body["model"])[:200] if body.get("model") is not None else None
     record.pair = opened.name if opened else None
     if generation_of(request).serve.log_prompts:
         record.prompt = body.get("messages", body.get("prompt"))

@@ -25,7 +25,7 @@ def client(scripted: ScriptedOllama, up: Callable[[Any], str], tmp_path: Path) -
     models = default_models()
     file.write_text(
         f"[endpoints.server]\nurl = {json.dumps(up(scripted))}\n[serve]\nendpoint = 'server'\n"
-        f"[pairs.here]\ntarget = {{ path = {json.dumps(str(models['draft']))} }}\ndraft = 'lookup'\n"
+        f"[pairs.here]\ntarget = {{ path = {json.dumps(str(models['target']))} }}\ndraft = 'lookup'\n"
     )
     with (
         serving(load_config(file), {}) as (url, _),
@@ -35,7 +35,7 @@ def client(scripted: ScriptedOllama, up: Callable[[Any], str], tmp_path: Path) -
 
 
 def test_a_file_is_asked_shown_and_listed_as_any_model(client: httpx.Client, http: httpx.Client) -> None:
-    plain = http.post("/api/chat", json={"model": "draft", "messages": COLOURS, "options": GREEDY, "stream": False})
+    plain = http.post("/api/chat", json={"model": "target", "messages": COLOURS, "options": GREEDY, "stream": False})
     told = client.post("/api/chat", json={"model": "here", "messages": COLOURS, "options": GREEDY, "stream": False})
     assert told.json()["message"] == plain.json()["message"]
     assert told.headers["x-specollama-route"] == "local"
