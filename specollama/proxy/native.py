@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
@@ -198,8 +199,10 @@ def _of_file(path: Path, *, verbose: bool) -> dict[str, Any]:
 
 
 def _as_pair(opened: OpenPair, generation: Generation, found: list[Listed]) -> dict[str, Any]:
-    """The target's entry under the pair's name."""
+    """The target's entry under the pair's name; the digest is its own: clients take those of one digest for one."""
     target, upstream = full_name(opened.settings.target.model), generation.upstream_of(opened)
     own = [entry for entry, place, name in found if place is upstream and full_name(name) == target]
     blank = {"modified_at": _NEVER, "size": 0, "digest": "", "details": {}}
-    return {**blank, **(own[0] if own else {}), "name": opened.name, "model": opened.name}
+    entry = {**blank, **(own[0] if own else {}), "name": opened.name, "model": opened.name}
+    digest = hashlib.sha256(f"{entry['digest']} {opened.name}".encode()).hexdigest()
+    return {**entry, "digest": digest if entry["digest"] else ""}
