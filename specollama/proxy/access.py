@@ -21,17 +21,20 @@ from specollama.serving.responses import GONE
 
 
 class Log:
-    """One JSON object a line. What can't be written, on a full disk say, is lost and counted; the reply isn't."""
+    """One JSON object a line. What can't be written, on a full disk say, is lost and counted; the reply isn't.
+
+    `stream`: where they go; None: stderr.
+    """
 
     def __init__(self, metrics: Metrics, stream: TextIO | None = None) -> None:
         self._metrics = metrics
-        self._stream = stream
+        self.stream = stream
 
     def write(self, fields: dict[str, Any]) -> None:
         when = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line = json.dumps({"time": when, **fields}, ensure_ascii=True, default=str)
         try:
-            print(line, file=self._stream or sys.stderr, flush=True)
+            print(line, file=self.stream or sys.stderr, flush=True)
         except (OSError, ValueError):
             self._metrics.line_lost()
 

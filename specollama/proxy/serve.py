@@ -17,7 +17,7 @@ import httpx
 import uvicorn
 
 from specollama.config import LOCAL_NAME, Config, ModelRef, load_config
-from specollama.errors import SpecollamaError, UsageError
+from specollama.errors import RunError, SpecollamaError, UsageError
 from specollama.hosts import SCHEME_PORTS
 from specollama.proxy.access import Log
 from specollama.proxy.app import make_app
@@ -130,8 +130,11 @@ def run(config: Config, *, host: str, port: int, allow_anyone: bool) -> None:
         _check_not_itself(proxy, listener)
         for line in _greeting(proxy, url_of(listener)):
             print(line, file=sys.stderr, flush=True)
+        server = proxy.server()
         with suppress(KeyboardInterrupt):  # which uvicorn raises again after it has shut down
-            proxy.server().run([listener])
+            server.run([listener])
+        if not server.started:
+            raise RunError("the server could not start")
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import socket
 import time
@@ -14,6 +15,7 @@ import pytest
 from misbehaving import BUSY, Busy, Cut, Hanging, Misbehaving
 from scripted_ollama import Call, ScriptedOllama
 from serving import read_body, whole
+from waiting import until
 
 from specollama.proxy.access import Log
 from specollama.proxy.metrics import Metrics
@@ -124,17 +126,16 @@ def test_a_refused_row_is_made_up_for_and_the_client_sees_nothing_of_it(
 
 
 def test_a_client_that_leaves_while_it_sends_is_no_fault_of_the_proxys(
-    scripted: ScriptedOllama, up: Up, proxies: Callable[..., tuple[str, Proxy]], capfd: pytest.CaptureFixture[str]
+    scripted: ScriptedOllama, up: Up, proxies: Callable[..., tuple[str, Proxy]]
 ) -> None:
-    url, _ = proxies(up(scripted))
+    url, proxy = proxies(up(scripted))
+    proxy.log.stream = log = io.StringIO()
     address = httpx.URL(url)
     with socket.create_connection((address.host, address.port)) as connection:
         head = f"POST /api/chat HTTP/1.1\r\nHost: {address.host}\r\nContent-Length: 100\r\n\r\n"
         connection.sendall(head.encode() + b'{"model"')
-    text = ""
-    while "\n" not in text:
-        text += capfd.readouterr().err
-    record = json.loads(text)
+    until(lambda: "\n" in log.getvalue())
+    record = json.loads(log.getvalue())
     assert (record["status"], record["aborted"]) == (499, True)
     assert "trace" not in record
 
@@ -174,12 +175,11 @@ def test_a_full_disk_loses_lines_of_the_log_and_nothing_else(
 ) -> None:
     url, proxy = proxies(up(scripted))
     full = open("/dev/full", "w", buffering=1)  # noqa: SIM115 - closing it fails too
-    proxy.log._stream = full
+    proxy.log.stream = full
     reply = httpx.post(f"{url}/api/chat", json={**ASKED, "stream": False}, trust_env=False).json()
     assert reply["message"]["content"] == song_text
-    while "specollama_log_lines_lost_total 0.0" in httpx.get(f"{url}/metrics", trust_env=False).text:
-        pass
-    proxy.log._stream = None
+    until(lambda: "specollama_log_lines_lost_total 1.0" in httpx.get(f"{url}/metrics", trust_env=False).text)
+    proxy.log.stream = None
     with suppress(OSError):
         full.close()
 
@@ -201,9 +201,7 @@ def test_a_client_that_leaves_before_the_answer_ends_the_work_for_it(
     with socket.create_connection((address.host, address.port)) as connection:
         head = f"POST /api/chat HTTP/1.1\r\nHost: {address.host}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         connection.sendall(head + body)
-        while not any(map(answers, server.calls)):
-            pass
+        until(lambda: any(map(answers, server.calls)))
     with httpx.Client(base_url=url, trust_env=False) as client:
-        while client.get("/readyz").json()["running"]:
-            pass
+        until(lambda: not client.get("/readyz").json()["running"])
         assert 'aborted_total{route="none"} 1.0' in client.get("/metrics").text

@@ -57,7 +57,7 @@ def proxy(embedded_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     file = written(tmp_path_factory.mktemp("odd"), embedded_url, serve="max_num_predict = 3")
     log = io.StringIO()
     with serving(file, dict(os.environ)) as (url, running):
-        running.log._stream = log
+        running.log.stream = log
         with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
             yield client, log
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -19,6 +20,7 @@ import pytest
 from configured import written
 from misbehaving import Hanging, Misbehaving
 from scripted_ollama import ScriptedOllama, song
+from waiting import until
 
 from specollama.errors import ConfigError, MissingPackage, UsageError
 from specollama.proxy import packages
@@ -100,8 +102,7 @@ def test_too_many_requests_get_ollamas_words(misbehaving: Callable[..., Misbehav
     off = {**ASKED, "options": {"specollama": {"off": True}}}
     first = threading.Thread(target=client.post, args=("/api/chat",), kwargs={"json": off})
     first.start()
-    while not server.asked("/api/chat"):
-        pass
+    until(lambda: server.asked("/api/chat"))
     text = "server busy, please try again.  maximum pending requests exceeded"
     told = client.post("/api/chat", json=off)
     assert (told.status_code, told.json()) == (503, {"error": text})
@@ -136,13 +137,11 @@ def test_a_client_that_leaves_while_it_waits_leaves_its_place_to_the_next(
     off = {**ASKED, "options": {"specollama": {"off": True}}}
     first = threading.Thread(target=client.post, args=("/api/chat",), kwargs={"json": off})
     first.start()
-    while not server.asked("/api/chat"):
-        pass
+    until(lambda: server.asked("/api/chat"))
     for _ in range(3):  # more than can wait at once
         with pytest.raises(httpx.ReadTimeout):
             client.post("/api/chat", json=off, timeout=0.05)
-        while client.get("/readyz").json()["running"] > 1:
-            pass
+        until(lambda: client.get("/readyz").json()["running"] == 1)
     first.join()
     assert len(server.asked("/api/chat")) == 1, "nothing was asked for those that left"
 
@@ -202,21 +201,29 @@ def test_too_large_a_body_is_refused(scripted: ScriptedOllama, up: Up, through: 
     assert told[0].json() == {"error": "request body too large: the limit is 300 bytes"}
 
 
-def logged(capfd: pytest.CaptureFixture[str], count: int) -> str:
-    """So many lines of the log: each is written once its answer has been sent."""
-    text = ""
-    while text.count("\n") < count:
-        text += capfd.readouterr().err
-    return text
+Proxies = Callable[..., tuple[str, Proxy]]
+
+
+def logged(proxy: Proxy, url: str, *calls: Callable[[httpx.Client], Any]) -> str:
+    """The log of some calls: a line each, which is written once its answer has been sent."""
+    proxy.log.stream = log = io.StringIO()
+    with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
+        for number, call in enumerate(calls, start=1):
+            call(client)
+            until(lambda number=number: log.getvalue().count("\n") == number)  # type: ignore[misc]
+    return log.getvalue()
 
 
 def test_the_log_has_a_line_a_request_and_none_of_the_clients_text(
-    scripted: ScriptedOllama, up: Up, through: Through, capfd: pytest.CaptureFixture[str]
+    scripted: ScriptedOllama, up: Up, proxies: Proxies
 ) -> None:
-    client = through(up(scripted))
-    client.post("/api/chat", json=ASKED, headers={"x-request-id": "r-1"})
-    client.get("/api/version")
-    text = logged(capfd, 2)
+    url, proxy = proxies(up(scripted))
+    text = logged(
+        proxy,
+        url,
+        lambda client: client.post("/api/chat", json=ASKED, headers={"x-request-id": "r-1"}),
+        lambda client: client.get("/api/version"),
+    )
     first, second = (json.loads(line) for line in text.splitlines())
     assert "secret" not in text
     assert (first["id"], first["path"], first["status"]) == ("r-1", "/api/chat", 200)
@@ -226,10 +233,11 @@ def test_the_log_has_a_line_a_request_and_none_of_the_clients_text(
 
 
 def test_the_log_has_the_clients_text_where_that_is_asked_for(
-    scripted: ScriptedOllama, up: Up, through: Through, capfd: pytest.CaptureFixture[str]
+    scripted: ScriptedOllama, up: Up, proxies: Proxies
 ) -> None:
-    through(up(scripted), serve="log_prompts = true").post("/api/chat", json=ASKED)
-    assert json.loads(logged(capfd, 1))["prompt"] == ASKED["messages"]
+    url, proxy = proxies(up(scripted), serve="log_prompts = true")
+    text = logged(proxy, url, lambda client: client.post("/api/chat", json=ASKED))
+    assert json.loads(text)["prompt"] == ASKED["messages"]
 
 
 def test_metrics_count_what_was_drafted_and_accepted(scripted: ScriptedOllama, up: Up, through: Through) -> None:
@@ -262,11 +270,9 @@ def test_readiness_tells_of_stuck_requests(misbehaving: Callable[..., Misbehavin
     off = {**ASKED, "options": {"specollama": {"off": True}}}
     stuck = threading.Thread(target=client.post, args=("/api/chat",), kwargs={"json": off})
     stuck.start()
-    while not server.asked("/api/chat"):
-        pass
-    while (told := client.get("/readyz")).status_code == 200:
-        pass
-    assert [each["path"] for each in told.json()["stuck"]] == ["/api/chat"]
+    until(lambda: server.asked("/api/chat"))
+    until(lambda: client.get("/readyz").status_code == 503)
+    assert [each["path"] for each in client.get("/readyz").json()["stuck"]] == ["/api/chat"]
     assert client.get("/healthz").status_code == 200
     stuck.join()
     assert client.get("/readyz").status_code == 200

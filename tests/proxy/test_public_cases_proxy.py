@@ -11,6 +11,7 @@ import httpx
 import pytest
 from misbehaving import Changed, Misbehaving
 from scripted_ollama import Call, ScriptedModel, ScriptedOllama, pieces
+from waiting import until
 
 from specollama.embedded.serve import Running
 
@@ -82,8 +83,8 @@ def test_C33_after_ten_streams_that_were_left_the_next_one_completes(engine: htt
                 next(lines)
     whole = engine.post("/api/chat", json={**asked, "stream": False, "options": GREEDY}).json()
     assert (whole["done"], whole["eval_count"]) == (True, 24)
-    while (ready := engine.get("/readyz").json())["running"]:
-        pass
+    until(lambda: not engine.get("/readyz").json()["running"])
+    ready = engine.get("/readyz").json()
     assert (ready["status"], ready["stuck"]) == ("ready", [])
 
 
