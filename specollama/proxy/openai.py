@@ -45,7 +45,7 @@ async def model(request: Request) -> Response:
     for entry in await native.models(generation_of(request)):
         if full_name(entry["name"]) == full_name(wanted):
             return json_response(_model(entry) | {"id": wanted})
-    raise Fault(404, f"model '{wanted}' not found")
+    raise Fault(404, f"model '{full_name(wanted)}' not found")
 
 
 async def _reply(request: Request, translate: _Translate, *, chat: bool) -> Response:
@@ -78,9 +78,10 @@ async def _answered(answer: Answer, shaper: Shaper, record: Record, *, stats: bo
     first, rest = await native.begun(answer, record, stats=stats)
     headers = native.speculation_headers(answer)
     if answer.streams:
-        return Lines(_events(first, rest, shaper, record), headers=headers, media_type="text/event-stream")
+        headers["content-type"] = "text/event-stream"
+        return Lines(_events(first, rest, shaper, record), headers=headers)
     await rest.aclose()
-    return json_response(shaper.whole(first), headers=headers)
+    return json_response(shaper.whole(first), headers={**headers, "content-type": "application/json"})
 
 
 async def _events(

@@ -157,18 +157,22 @@ def test_a_streamed_chat(client: httpx.Client, usage: bool) -> None:
     if usage:
         asked["stream_options"] = {"include_usage": True}
     response = client.post("/v1/chat/completions", json=asked)
-    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["content-type"] == "text/event-stream"
     *events, end, rest = response.text.split("\n\n")
     assert (end, rest) == ("data: [DONE]", "")
     bodies = [stable(json.loads(event.removeprefix("data: "))) for event in events]
     frame = {"object": "chat.completion.chunk", "model": "duo", "system_fingerprint": "fp_ollama"}
-    deltas = [("Hello", None), (" there", None), ("", "stop")]
+    deltas: list[tuple[dict[str, str], str | None]] = [
+        ({"role": "assistant", "content": "Hello"}, None),
+        ({"content": " there"}, None),
+        ({}, "stop"),
+    ]
     expected: list[dict[str, Any]] = [
         {
             **frame,
-            "choices": [{"index": 0, "delta": {"role": "assistant", "content": content}, "finish_reason": reason}],
+            "choices": [{"index": 0, "delta": delta, "finish_reason": reason}],
         }
-        for content, reason in deltas
+        for delta, reason in deltas
     ]
     if usage:
         assert bodies[-1]["usage"]["completion_tokens"] == 3
@@ -190,8 +194,27 @@ def test_a_completion_whole_and_streamed(client: httpx.Client) -> None:
     answer = client.post("/v1/completions", json=asked).json()
     assert answer["id"].startswith("cmpl-")
     assert answer["object"] == "text_completion"
-    choice = {"text": "Hello there", "index": 0, "finish_reason": "stop", "logprobs": None}
+    choice = {"text": "Hello there", "index": 0, "finish_reason": "stop"}
     assert answer["choices"] == [choice]
+
+
+def test_a_streamed_completion_has_counts_in_every_event_if_any(client: httpx.Client) -> None:
+    asked = {
+        "model": "duo",
+        "prompt": "Hi",
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    *events, _, _ = client.post("/v1/completions", json=asked).text.split("\n\n")
+    bodies = [json.loads(event.removeprefix("data: ")) for event in events]
+    assert [body["usage"]["completion_tokens"] for body in bodies] == [0, 0, 0, 3]
+    assert [[choice["text"] for choice in body["choices"]] for body in bodies] == [["Hello"], [" there"], [""], []]
+
+
+def test_a_chat_without_messages_is_the_targets_to_refuse(scripted: ScriptedOllama, up: Up, through: Through) -> None:
+    through(up(scripted)).post("/v1/chat/completions", json={"model": "duo", "messages": []})
+    assert [call.path for call in scripted.calls] == ["/v1/chat/completions"]
 
 
 def test_calls_of_tools_as_openai_has_them() -> None:
@@ -211,9 +234,7 @@ def test_log_probabilities_as_openai_has_them() -> None:
     entry = {"token": "é", "logprob": -0.5, "bytes": [195, 169], "top_logprobs": [{"token": "e", "logprob": -1.0}]}
     chunk = {"message": {"content": "é"}, "logprobs": [entry], "done": False}
     [event] = Shaper("duo", "1", chat=True).pieces(chunk)
-    top = [{"token": "e", "logprob": -1.0, "bytes": None}]
-    row = {"token": "é", "logprob": -0.5, "bytes": [195, 169], "top_logprobs": top}
-    assert event["choices"][0]["logprobs"] == {"content": [row]}
+    assert event["choices"][0]["logprobs"] == {"content": [entry]}
     shaper = Shaper("duo", "1", chat=False)
     list(shaper.pieces({"response": "caf", "done": False}))
     [event] = shaper.pieces({"response": "é", "logprobs": [entry], "done": False})
