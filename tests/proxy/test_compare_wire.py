@@ -37,4 +37,4 @@ def test_the_comparison_can_fail(up: object) -> None:
     model = ScriptedModel(pieces("Hello there"))
     ran = compared(up(Strange({"target": model, "draft": model})))  # type: ignore[operator]
     assert ran.returncode == 1
-    assert "differs: on        200 chat stream" in ran.stdout
+    assert "differs: on        200 /api/chat chat stream" in ran.stdout
