@@ -79,7 +79,7 @@ def test_openai_python(engine_proxy: str, plain: str) -> None:
     assert whole.choices[0].message.content == plain
     assert (whole.choices[0].finish_reason, whole.usage and whole.usage.completion_tokens) == ("length", 24)
     texts = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices]
-    assert "".join(str(text) for text in texts) == plain
+    assert "".join(text or "" for text in texts) == plain
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "length"
     assert chunks[-1].usage
     assert chunks[-1].usage.total_tokens == chunks[-1].usage.prompt_tokens + 24
