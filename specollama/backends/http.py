@@ -230,11 +230,11 @@ def translated(url: str, source: str, advice: str) -> Iterator[None]:
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        raise Unreachable(f"can't reach {where}: {_cause(error)}; {advice}", url=url) from error
+        raise Unreachable(f"can't reach {where}: {cause(error)}; {advice}", url=url) from error
     except httpx.TimeoutException as error:
         raise Unreachable(f"{where} gave no byte in time and was given up", url=url) from error
     except (httpx.RequestError, httpx.InvalidURL) as error:
-        raise BrokenReply(f"{where}: the connection broke: {_cause(error)}", url=url) from error
+        raise BrokenReply(f"{where}: the connection broke: {cause(error)}", url=url) from error
 
 
 async def in_order(requests: Iterable[Callable[[asyncio.Event], Coroutine[Any, Any, _Result]]]) -> list[_Result]:
@@ -266,7 +266,7 @@ def _telling(sent: asyncio.Event) -> dict[str, Any]:
     return {"trace": trace}
 
 
-def _cause(error: BaseException) -> str:
+def cause(error: BaseException) -> str:
     """What the operating system said, deep down in httpx's error; else the error's own words."""
     if isinstance(error, httpx.ConnectTimeout):
         return "no answer in time"

@@ -222,6 +222,7 @@ def test_one_line_says_that_no_server_is_there(through: Through) -> None:
     assert response.status_code == 502
     error = response.json()["error"]
     assert error.startswith("http://127.0.0.1:9 (set by ")
+    assert error.endswith("can't be reached: Connection refused; is Ollama running there? (`ollama serve`)")
     assert "\n" not in error
 
 
