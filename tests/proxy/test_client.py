@@ -262,3 +262,17 @@ def test_the_program_of_the_readme_runs(
         patch.setenv("SPECOLLAMA_CONFIG", str(file))
         exec(program, {})
     assert capsys.readouterr().out == f"{song_text} 0.8\n"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_program_that_closes_nothing_ends_all_the_same(
+    scripted: ScriptedOllama, up: Up, tmp_path: Path, stream: bool
+) -> None:
+    asked = f"Client().chat('duo', {SING!r}, options={AT_0!r}, stream={stream})"
+    code = (
+        f"from specollama import Client\nreply = {asked}\nprint((next(reply) if {stream} else reply).message.content)"
+    )
+    environ = {**os.environ, "SPECOLLAMA_CONFIG": str(written(tmp_path, up(scripted)))}
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, timeout=60)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.startswith("The")
