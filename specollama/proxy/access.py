@@ -14,9 +14,11 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specollama.errors import one_line
+from specollama.proxy.errors import refusal
 from specollama.proxy.metrics import Metrics
 from specollama.proxy.record import KEY, Record
 from specollama.proxy.upstream import Broken
+from specollama.serving.faults import Fault
 from specollama.serving.responses import GONE
 
 
@@ -61,8 +63,9 @@ class Access:
         record = scope[KEY] = Record.of(scope)
         self._records[id(record)] = record
         self._metrics.begun()
+        watched = _watched(send, record)
         try:
-            await self._app(scope, receive, _watched(send, record))
+            await self._app(scope, receive, watched)
         except ClientDisconnect:
             record.status = GONE
         except Broken as error:
@@ -70,6 +73,9 @@ class Access:
         except Exception as error:  # noqa: BLE001 - a fault of ours: told in the log, and the server goes on
             record.error = f"{type(error).__name__}: {one_line(str(error))}"
             record.trace = traceback.format_exc()
+            if not record.status:
+                told = Fault(500, f"a fault of specollama's own: its log says more, request {record.id}")
+                await refusal(record.path, told)(scope, receive, watched)
         finally:
             record.ended = monotonic()
             del self._records[id(record)]

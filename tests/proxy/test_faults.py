@@ -17,7 +17,7 @@ from scripted_ollama import Call, ScriptedOllama
 from serving import read_body, whole
 from waiting import until
 
-from specollama.proxy.access import Log
+from specollama.proxy.access import Access, Log
 from specollama.proxy.metrics import Metrics
 from specollama.proxy.serve import Proxy
 
@@ -138,6 +138,31 @@ def test_a_client_that_leaves_while_it_sends_is_no_fault_of_the_proxys(
     record = json.loads(log.getvalue())
     assert (record["status"], record["aborted"]) == (499, True)
     assert "trace" not in record
+
+
+@pytest.mark.parametrize("started", [False, True])
+async def test_a_fault_of_our_own_is_told_in_the_log_and_by_its_id(started: bool) -> None:
+    async def faulty(scope: Any, receive: Any, send: Any) -> None:
+        if started:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise LookupError("nobody thought of this")
+
+    metrics, lines = Metrics(), io.StringIO()
+    app = Access(faulty, metrics=metrics, log=Log(metrics, lines), records={}, quiet=())
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app({"type": "http", "method": "GET", "path": "/api/x", "headers": []}, None, send)  # type: ignore[arg-type]
+    record = json.loads(lines.getvalue())
+    assert record["error"] == "LookupError: nobody thought of this"
+    assert "faulty" in record["trace"]
+    if started:
+        assert [message["type"] for message in sent] == ["http.response.start"], "the connection is dropped"
+    else:
+        assert sent[0]["status"] == 500
+        assert record["id"] in json.loads(sent[1]["body"])["error"]
 
 
 class Torrent:
