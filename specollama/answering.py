@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any
 
-from specollama.backends.http import OllamaServer
 from specollama.bodies import Sorted, for_target, sort_out
-from specollama.config import Overrides
-from specollama.errors import EndpointError, UsageError
+from specollama.config import FileRef, ModelRef, Overrides
+from specollama.errors import SpecollamaError, UsageError
+from specollama.lanes import Lanes
 from specollama.pairs import LocalPlan, Pair, Plan
 from specollama.pool import OpenPair
 from specollama.replies import Writer, joined
@@ -40,7 +40,8 @@ class Answer:
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
         """Ollama's JSON objects, the last with the counters under `specollama`. Close it to stop all work.
 
-        Raises Fault for what is refused here, EndpointError when the target's server refuses or fails.
+        Raises Fault for what is refused here, EndpointError when the target's server refuses or fails, another
+        SpecollamaError when a target that no server has can't be run.
         """
         asked = sort_out(self.body, chat=self.chat)
         pair = self._tuned(asked.overrides)
@@ -53,7 +54,9 @@ class Answer:
                         reason = chunk
                         break
                     yield chunk
-        if reason is not None:
+        if reason is not None and isinstance(pair.settings.target, FileRef):
+            yield self._without_server(reason)
+        elif reason is not None:
             # The draw that was begun, not another: one that takes whatever comes would be biased.
             seed = plan.first_seed if isinstance(plan, Plan) else None
             async with aclosing(self._plain(pair, reason, seed)) as plain:
@@ -75,18 +78,27 @@ class Answer:
             return asked.obstacle or ""
         try:
             plan = await pair.plan(asked.ask)
-        except (EndpointError, UsageError) as error:
+        except SpecollamaError as error:
+            if isinstance(pair.settings.target, FileRef):
+                raise
             return str(error)  # the target's own server may answer all the same
+        return self._busy(pair, plan) or plan or "the pair isn't one that is opened in process"
+
+    def _busy(self, pair: Pair, plan: Plan | LocalPlan | str) -> str | None:
+        """Why the reply would have to wait if it was speculated: better that the target's server writes it at once."""
         if isinstance(plan, Plan) and plan.route is Route.LANES and not self.opened.lanes.free:
             return "the target's lanes are taken by other replies"
-        return plan
+        served = isinstance(pair.settings.target, ModelRef)
+        if isinstance(plan, LocalPlan) and served and plan.opened.alone.locked():
+            return "the models in process are at work on another reply"
+        return None
 
     async def _speculated(self, pair: Pair, plan: Plan | LocalPlan) -> AsyncGenerator[Chunk | str, None]:
         """The chunks of a speculated reply, or a reason in place of them all."""
         prepared, lanes = perf_counter_ns() - self._began, self.opened.lanes
         self.stats.route = plan.route
         replies: list[Reply] = []
-        with lanes.speculated() if plan.route is Route.LANES else lanes.plain():
+        with _taken(lanes, plan.route):
             async with aclosing(self._replies(pair, plan, prepared)) as events:
                 async for reply in events:
                     if isinstance(reply, str):
@@ -94,7 +106,8 @@ class Answer:
                         return
                     if self.streams:
                         yield self._last(reply.body()) if reply.done else reply.body()
-                    replies.append(reply)
+                    else:
+                        replies.append(reply)
         if not self.streams:
             yield self._last(joined(replies).body())
 
@@ -123,7 +136,7 @@ class Answer:
             body["options"] = {**body.get("options", {}), "seed": seed}
         with self.opened.lanes.plain():
             path = "/api/chat" if self.chat else "/api/generate"
-            async with aclosing(_server(pair).pass_on(path, body)) as chunks:
+            async with aclosing(pair.target_server.pass_on(path, body)) as chunks:
                 async for chunk in chunks:
                     first = first or perf_counter_ns() - self._began
                     if "model" in chunk:
@@ -135,6 +148,12 @@ class Answer:
                         chunk = self._last(chunk)
                     yield chunk
 
+    def _without_server(self, reason: str) -> Chunk:
+        """A model in process is loaded by its first reply: there is nothing to do before."""
+        if self.body.get("messages" if self.chat else "prompt"):
+            raise Fault(400, f"{self.opened.settings.target} is opened in process, and no server can help: {reason}")
+        return Writer(str(self.body["model"]), self.chat).loaded().body()
+
     def _time(self, first: int) -> None:
         self.stats.first_token_duration, self.stats.total_duration = first, perf_counter_ns() - self._began
 
@@ -142,8 +161,8 @@ class Answer:
         return {**chunk, "specollama": {"pair": self.opened.name, **stats_object(self.stats)}}
 
 
-def _server(pair: Pair) -> OllamaServer:
-    try:
-        return pair.target_server
-    except UsageError as error:
-        raise Fault(400, str(error)) from error
+def _taken(lanes: Lanes, route: Route) -> AbstractContextManager[None]:
+    """What a reply takes of the target's server while it runs."""
+    if route is Route.LOCAL:
+        return nullcontext()
+    return lanes.speculated() if route is Route.LANES else lanes.plain()

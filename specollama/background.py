@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import sys
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Generator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+_PATIENCE = 5.0  # seconds that work gets to end with the program
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -42,7 +46,8 @@ def iterate(generator: AsyncGenerator[T, None]) -> Generator[T, None, None]:
             else:
                 raise value
     finally:
-        run(_ended(task))
+        if not sys.is_finalizing():  # then the thread stands still, and the end of the process closes all connections
+            run(_ended(task))
 
 
 async def _started(generator: AsyncGenerator[T, None], queue: asyncio.Queue[tuple[bool, Any]]) -> asyncio.Task[None]:
@@ -73,4 +78,22 @@ def _running() -> asyncio.AbstractEventLoop:
             _loop = asyncio.new_event_loop()
             _thread = threading.Thread(target=_loop.run_forever, name="specollama", daemon=True)
             _thread.start()
+            atexit.register(_stop, _loop, _thread)
         return _loop
+
+
+def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    """At the end of the program: what was left open ends in order."""
+    if thread.is_alive():
+        with suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(_all_ended(), loop).result(_PATIENCE)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _all_ended() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -108,6 +108,8 @@ def _obstacle(body: Mapping[str, Any], read: ChatRequest | GenerateRequest) -> s
             return "no user turn"
     elif not read.prompt:
         return "no prompt"
+    elif read.raw and (read.suffix or read.system or read.template or read.context):
+        return "raw beside what needs a template"
     if read.debug_render_only:
         return "_debug_render_only"
     if read.logprobs:

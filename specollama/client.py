@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing, contextmanager
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import ollama
 from pydantic import BaseModel
@@ -22,7 +23,7 @@ from pydantic import BaseModel
 from specollama import background
 from specollama.answering import Answer
 from specollama.config import Config, find_config, load_config
-from specollama.errors import EndpointError, Unreachable
+from specollama.errors import EndpointError, SpecollamaError, Unreachable
 from specollama.pool import PairPool
 from specollama.serving.faults import Fault
 
@@ -47,6 +48,36 @@ _OURS: Mapping[type[BaseModel], type[BaseModel]] = {
 }
 
 
+class _Common(TypedDict, total=False):
+    think: bool | str | None
+    logprobs: bool | None
+    top_logprobs: int | None
+    format: Any
+    options: Mapping[str, Any] | ollama.Options | None
+    keep_alive: float | str | None
+
+
+class _Chat(_Common, total=False):
+    tools: Sequence[Mapping[str, Any] | ollama.Tool | Callable[..., Any]] | None
+
+
+class _Generate(_Common, total=False):
+    system: str | None
+    template: str | None
+    context: Sequence[int] | None
+    raw: bool | None
+    images: Sequence[str | bytes | ollama.Image] | None
+    width: int | None
+    height: int | None
+    steps: int | None
+
+
+_Messages = Sequence[Mapping[str, Any] | ollama.Message] | None
+
+
+# Both clients repeat ollama's two methods for their types alone: what comes back has the counters.
+
+
 class Client(ollama.Client):
     """`ollama.Client` for pairs of the configuration: name one, or its target, as the `model` of `chat` or `generate`.
 
@@ -60,6 +91,7 @@ class Client(ollama.Client):
         super().__init__(**_place(host, self._config, kwargs))
         self._pool = PairPool(self._config, os.environ)
         self._opened = False
+        self._opening = Lock()
 
     def close(self) -> None:
         super().close()  # type: ignore[no-untyped-call]
@@ -67,13 +99,58 @@ class Client(ollama.Client):
             background.run(self._pool.__aexit__(None, None, None))
             self._opened = False
 
+    @overload  # type: ignore[override]
+    def chat(
+        self, model: str = "", messages: _Messages = None, *, stream: Literal[False] = False, **more: Unpack[_Chat]
+    ) -> ChatResponse: ...
+    @overload
+    def chat(
+        self, model: str = "", messages: _Messages = None, *, stream: Literal[True], **more: Unpack[_Chat]
+    ) -> Iterator[ChatResponse]: ...
+    def chat(self, model: str = "", messages: _Messages = None, *, stream: bool = False, **more: Any) -> Any:
+        ask: Any = super().chat
+        return ask(model, messages, stream=stream, **more)
+
+    @overload  # type: ignore[override]
+    def generate(
+        self,
+        model: str = "",
+        prompt: str | None = None,
+        suffix: str | None = None,
+        *,
+        stream: Literal[False] = False,
+        **more: Unpack[_Generate],
+    ) -> GenerateResponse: ...
+    @overload
+    def generate(
+        self,
+        model: str = "",
+        prompt: str | None = None,
+        suffix: str | None = None,
+        *,
+        stream: Literal[True],
+        **more: Unpack[_Generate],
+    ) -> Iterator[GenerateResponse]: ...
+    def generate(
+        self,
+        model: str = "",
+        prompt: str | None = None,
+        suffix: str | None = None,
+        *,
+        stream: bool = False,
+        **more: Any,
+    ) -> Any:
+        ask: Any = super().generate
+        return ask(model, prompt, suffix, stream=stream, **more)
+
     def _request(self, cls: Any, *args: Any, stream: bool = False, **kwargs: Any) -> Any:
         answer = _answer(self._pool, args, kwargs)
         if answer is None:
             return super()._request(_OURS.get(cls, cls), *args, stream=stream, **kwargs)
-        if not self._opened:
-            background.run(self._pool.__aenter__())
-            self._opened = True
+        with self._opening:
+            if not self._opened:
+                background.run(self._pool.__aenter__())
+                self._opened = True
         replies = _replies(answer, _OURS[cls])
         return replies if stream else _only(replies)
 
@@ -91,6 +168,50 @@ class AsyncClient(ollama.AsyncClient):
         await super().close()  # type: ignore[no-untyped-call]
         if pool := self._pools.pop(asyncio.get_running_loop(), None):
             await pool.__aexit__(None, None, None)
+
+    @overload  # type: ignore[override]
+    async def chat(
+        self, model: str = "", messages: _Messages = None, *, stream: Literal[False] = False, **more: Unpack[_Chat]
+    ) -> ChatResponse: ...
+    @overload
+    async def chat(
+        self, model: str = "", messages: _Messages = None, *, stream: Literal[True], **more: Unpack[_Chat]
+    ) -> AsyncIterator[ChatResponse]: ...
+    async def chat(self, model: str = "", messages: _Messages = None, *, stream: bool = False, **more: Any) -> Any:
+        ask: Any = super().chat
+        return await ask(model, messages, stream=stream, **more)
+
+    @overload  # type: ignore[override]
+    async def generate(
+        self,
+        model: str = "",
+        prompt: str | None = None,
+        suffix: str | None = None,
+        *,
+        stream: Literal[False] = False,
+        **more: Unpack[_Generate],
+    ) -> GenerateResponse: ...
+    @overload
+    async def generate(
+        self,
+        model: str = "",
+        prompt: str | None = None,
+        suffix: str | None = None,
+        *,
+        stream: Literal[True],
+        **more: Unpack[_Generate],
+    ) -> AsyncIterator[GenerateResponse]: ...
+    async def generate(
+        self,
+        model: str = "",
+        prompt: str | None = None,
+        suffix: str | None = None,
+        *,
+        stream: bool = False,
+        **more: Any,
+    ) -> Any:
+        ask: Any = super().generate
+        return await ask(model, prompt, suffix, stream=stream, **more)
 
     async def _request(self, cls: Any, *args: Any, stream: bool = False, **kwargs: Any) -> Any:
         answer = _answer(await self._pool(), args, kwargs)
@@ -160,6 +281,8 @@ def _as_ollama_raises() -> Iterator[None]:
         raise ConnectionError(str(error)) from error
     except EndpointError as error:
         raise ollama.ResponseError(error.said or str(error), error.status) from error
+    except SpecollamaError as error:
+        raise ollama.ResponseError(str(error), 500) from error
     except Fault as fault:
         raise ollama.ResponseError(fault.text, fault.status) from fault
 

@@ -49,6 +49,12 @@ class Writer:
             reply.context = context
         return reply
 
+    def loaded(self) -> Reply:
+        """The answer to a request without a prompt."""
+        reply = self._reply("", None)
+        reply.done, reply.done_reason = True, "load"
+        return reply
+
     def _reply(self, content: str, thinking: str | None) -> Reply:
         if self.chat:
             message = Message(role="assistant", content=content, thinking=thinking)

@@ -514,4 +514,4 @@ def test_every_example_loads_and_each_of_its_pairs_resolves(file: Path) -> None:
 
 def test_there_is_an_example_for_each_situation() -> None:
     names = {file.stem for file in EXAMPLES}
-    assert names == {"same-machine", "two-machines", "no-logprobs", "embedded"}
+    assert names == {"same-machine", "two-machines", "no-logprobs", "embedded", "local", "serve"}

@@ -10,6 +10,7 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from difflib import get_close_matches
+from functools import cache
 from ipaddress import ip_address
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -63,6 +64,7 @@ class OllamaServer:
             headers={"Authorization": f"Bearer {token}"} if token else None,
             timeout=httpx.Timeout(idle_timeout, connect=connect_timeout),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=30),
+            verify=certificates(),
             trust_env=outside(self.url),  # a proxy for the outside can't reach this machine's own
             transport=transport,
         )
@@ -228,11 +230,11 @@ def translated(url: str, source: str, advice: str) -> Iterator[None]:
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        raise Unreachable(f"can't reach {where}: {_cause(error)}; {advice}", url=url) from error
+        raise Unreachable(f"can't reach {where}: {cause(error)}; {advice}", url=url) from error
     except httpx.TimeoutException as error:
         raise Unreachable(f"{where} gave no byte in time and was given up", url=url) from error
     except (httpx.RequestError, httpx.InvalidURL) as error:
-        raise BrokenReply(f"{where}: the connection broke: {_cause(error)}", url=url) from error
+        raise BrokenReply(f"{where}: the connection broke: {cause(error)}", url=url) from error
 
 
 async def in_order(requests: Iterable[Callable[[asyncio.Event], Coroutine[Any, Any, _Result]]]) -> list[_Result]:
@@ -264,7 +266,7 @@ def _telling(sent: asyncio.Event) -> dict[str, Any]:
     return {"trace": trace}
 
 
-def _cause(error: BaseException) -> str:
+def cause(error: BaseException) -> str:
     """What the operating system said, deep down in httpx's error; else the error's own words."""
     if isinstance(error, httpx.ConnectTimeout):
         return "no answer in time"
@@ -319,6 +321,12 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
                 yield line
     if rest.strip():
         yield rest
+
+
+@cache
+def certificates() -> ssl.SSLContext:
+    """Those that are trusted; loading them takes longer than a request, so once for all servers."""
+    return httpx.create_ssl_context()
 
 
 def outside(url: str) -> bool:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from specollama.errors import EndpointError
+from specollama.errors import SpecollamaError
 from specollama.proxy import native, openai
 from specollama.proxy.access import Access, Log
 from specollama.proxy.admission import Admission
@@ -54,7 +54,7 @@ def make_app(
     return Starlette(
         routes=_routes(Health(metrics, records)),
         middleware=[
-            Middleware(Access, metrics=metrics, log=log, records=records),
+            Middleware(Access, metrics=metrics, log=log, records=records, quiet=PATHS),
             Middleware(
                 Guard,
                 token=token,
@@ -70,7 +70,7 @@ def make_app(
             Middleware(InUse, current=current),
             Middleware(Admission, limits=lambda: (current().serve.max_requests, current().serve.max_queue)),
         ],
-        exception_handlers={Fault: _fault, EndpointError: _fault, TooLarge: _too_large},
+        exception_handlers={Fault: _fault, SpecollamaError: _fault, TooLarge: _too_large},
         lifespan=living,
     )
 

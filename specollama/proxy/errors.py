@@ -6,17 +6,19 @@ from typing import Any
 
 from starlette.responses import Response
 
-from specollama.errors import EndpointError, Refused
+from specollama.errors import EndpointError, Refused, SpecollamaError, UsageError
 from specollama.serving.faults import Fault
 from specollama.serving.responses import json_response
 
 _KINDS = {400: "invalid_request_error", 404: "not_found_error"}
 
 
-def fault_of(error: Fault | EndpointError) -> Fault:
+def fault_of(error: Fault | SpecollamaError) -> Fault:
     """Status and text for the client: the server's own words, where it had any."""
     if isinstance(error, Fault):
         return error
+    if not isinstance(error, EndpointError):
+        return Fault(400 if isinstance(error, UsageError) else 500, str(error))
     status = 500 if isinstance(error, Refused) and error.status < 400 else error.status
     return Fault(status, error.said or str(error))
 
@@ -28,6 +30,6 @@ def error_body(path: str, fault: Fault) -> dict[str, Any]:
     return {"error": {"message": fault.text, "type": kind, "param": None, "code": None}}
 
 
-def refusal(path: str, error: Fault | EndpointError) -> Response:
+def refusal(path: str, error: Fault | SpecollamaError) -> Response:
     fault = fault_of(error)
     return json_response(error_body(path, fault), fault.status)

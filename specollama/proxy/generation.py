@@ -20,6 +20,7 @@ from specollama.proxy.upstream import Upstream
 from specollama.serving.faults import Fault
 
 _KEY = "specollama.generation"
+_PATIENCE = 5.0  # seconds that a server gets to list its models: the others' are wanted too
 _LISTING_AGE = 30.0  # seconds after which it is asked anew which server has which model
 
 
@@ -145,7 +146,7 @@ def _endpoints(config: Config, pool: PairPool, environ: Mapping[str, str]) -> li
 
 
 async def _models(upstream: Upstream, path: str) -> list[dict[str, Any]]:
-    response = await upstream.json("GET", path)
+    response = await upstream.json("GET", path, limit=_PATIENCE)
     try:
         models = response.raise_for_status().json()["models"] or []
     except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:

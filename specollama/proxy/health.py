@@ -42,7 +42,7 @@ class Health:
         stuck = [record.line() for record in self._records.values() if record.moved < limit]
         ready = not stuck and all("error" not in each for each in found)
         body = {"status": "ready" if ready else "not ready", "endpoints": found, "stuck": stuck}
-        return json_response({**body, "running": len(self._records) - 1}, 200 if ready else 503)
+        return json_response({**body, "running": len(self._records)}, 200 if ready else 503)
 
     async def metrics(self, _: Request) -> Response:
         return Response(self._metrics.text(), media_type=CONTENT_TYPE)

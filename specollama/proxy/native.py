@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 from pydantic_core import from_json
@@ -12,7 +15,8 @@ from starlette.responses import PlainTextResponse, Response
 
 from specollama.answering import Answer, Chunk
 from specollama.backends.facts import full_name
-from specollama.errors import EndpointError
+from specollama.config import FileRef
+from specollama.errors import SpecollamaError, one_line
 from specollama.pool import OpenPair
 from specollama.proxy.errors import fault_of
 from specollama.proxy.generation import Generation, Listed, generation_of
@@ -24,6 +28,7 @@ from specollama.serving.responses import Lines, encoded, json_response, line, un
 UPLOADS = "/api/blobs/"
 """Whole models: passed on as they come, whatever their size."""
 
+_LONGEST = 500  # characters of a reason in a header
 _NEVER = "0001-01-01T00:00:00Z"  # what Go prints for no time at all
 
 
@@ -64,13 +69,17 @@ async def show(request: Request) -> Response:
     if opened is None or body is None:
         return await passed(request, raw)
     record_of(request).pair = opened.name
+    target = opened.settings.target
+    if isinstance(target, FileRef):
+        told = await asyncio.to_thread(_of_file, target.path, verbose=body.get("verbose") is True)
+        return json_response({**told, "specollama": described(opened)})
     asked = {name: value for name, value in body.items() if name != "name"}
-    asked["model"] = opened.settings.target.model
+    asked["model"] = target.model
     response = await generation.upstream_of(opened).json("POST", "/api/show", asked)
-    told = json_object(response.content)
-    if response.is_error or told is None:
+    answer = json_object(response.content)
+    if response.is_error or answer is None:
         return Response(response.content, response.status_code, media_type=response.headers.get("content-type"))
-    return json_response({**told, "specollama": described(opened)})
+    return json_response({**answer, "specollama": described(opened)})
 
 
 async def other(request: Request) -> Response:
@@ -85,7 +94,7 @@ async def passed(request: Request, raw: bytes) -> Response:
     """The same request to the server that has its model."""
     body = json_object(raw)
     upstream, own = await generation_of(request).place(body.get("model") if body else None)
-    if body is not None and own is not None and own != body.get("model"):
+    if body is not None and own is not None and full_name(own) != full_name(str(body.get("model"))):
         raw = encoded({**body, "model": own})
     return await unless_gone(request, upstream.pass_on(request, raw))
 
@@ -138,7 +147,7 @@ async def _lines(first: Chunk, rest: AsyncGenerator[Chunk, None], record: Record
         try:
             async for chunk in rest:
                 yield line(chunk)
-        except (Fault, EndpointError) as error:
+        except (Fault, SpecollamaError) as error:
             record.error = str(error)
             yield line({"error": fault_of(error).text})
 
@@ -146,7 +155,7 @@ async def _lines(first: Chunk, rest: AsyncGenerator[Chunk, None], record: Record
 def note(request: Request, body: dict[str, Any], opened: OpenPair | None) -> None:
     """For the log: which model, and the client's text only where the configuration asks for it."""
     record = record_of(request)
-    record.model = str(body.get("model"))[:200]
+    record.model = str(body["model"])[:200] if body.get("model") is not None else None
     record.pair = opened.name if opened else None
     if generation_of(request).serve.log_prompts:
         record.prompt = body.get("messages", body.get("prompt"))
@@ -155,7 +164,7 @@ def note(request: Request, body: dict[str, Any], opened: OpenPair | None) -> Non
 def speculation_headers(answer: Answer) -> dict[str, str]:
     headers = {"x-specollama-pair": answer.opened.name, "x-specollama-route": str(answer.stats.route)}
     if answer.stats.reason:
-        headers["x-specollama-reason"] = answer.stats.reason.encode("ascii", "replace").decode()
+        headers["x-specollama-reason"] = one_line(answer.stats.reason)[:_LONGEST].encode("ascii", "replace").decode()
     return headers
 
 
@@ -182,9 +191,18 @@ def described(opened: OpenPair) -> dict[str, Any]:
     }
 
 
+def _of_file(path: Path, *, verbose: bool) -> dict[str, Any]:
+    """What a GGUF file that no server has says of itself."""
+    from specollama.embedded import catalog  # here, since it needs the package gguf, as the file itself did
+
+    return catalog.show(catalog.ModelCard.read(path.stem, path), verbose=verbose)
+
+
 def _as_pair(opened: OpenPair, generation: Generation, found: list[Listed]) -> dict[str, Any]:
-    """The target's entry under the pair's name."""
+    """The target's entry under the pair's name; the digest is its own: clients take those of one digest for one."""
     target, upstream = full_name(opened.settings.target.model), generation.upstream_of(opened)
     own = [entry for entry, place, name in found if place is upstream and full_name(name) == target]
     blank = {"modified_at": _NEVER, "size": 0, "digest": "", "details": {}}
-    return {**blank, **(own[0] if own else {}), "name": opened.name, "model": opened.name}
+    entry = {**blank, **(own[0] if own else {}), "name": opened.name, "model": opened.name}
+    digest = hashlib.sha256(f"{entry['digest']} {opened.name}".encode()).hexdigest()
+    return {**entry, "digest": digest if entry["digest"] else ""}

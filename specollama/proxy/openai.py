@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from specollama.answering import Answer, Chunk
 from specollama.backends.facts import full_name
-from specollama.errors import EndpointError
+from specollama.errors import SpecollamaError
 from specollama.pool import OpenPair
 from specollama.proxy import native
 from specollama.proxy.errors import error_body, fault_of
@@ -45,7 +45,7 @@ async def model(request: Request) -> Response:
     for entry in await native.models(generation_of(request)):
         if full_name(entry["name"]) == full_name(wanted):
             return json_response(_model(entry) | {"id": wanted})
-    raise Fault(404, f"model '{wanted}' not found")
+    raise Fault(404, f"model '{full_name(wanted)}' not found")
 
 
 async def _reply(request: Request, translate: _Translate, *, chat: bool) -> Response:
@@ -60,9 +60,9 @@ async def _reply(request: Request, translate: _Translate, *, chat: bool) -> Resp
         body = within(translate(asked, opened.settings.options), generation.serve)
     except Untranslatable:
         return await _to_target(request, asked, opened)
-    shaper = Shaper(
-        str(asked["model"]), secrets.token_hex(6), chat, bool((asked.get("stream_options") or {}).get("include_usage"))
-    )
+    wanted = asked.get("stream_options")
+    usage = isinstance(wanted, Mapping) and wanted.get("include_usage") is True
+    shaper = Shaper(str(asked["model"]), secrets.token_hex(6), chat, usage)
     answer = Answer(opened, body, chat)
     return await unless_gone(request, _answered(answer, shaper, record_of(request), stats=generation.serve.stats))
 
@@ -78,9 +78,10 @@ async def _answered(answer: Answer, shaper: Shaper, record: Record, *, stats: bo
     first, rest = await native.begun(answer, record, stats=stats)
     headers = native.speculation_headers(answer)
     if answer.streams:
-        return Lines(_events(first, rest, shaper, record), headers=headers, media_type="text/event-stream")
+        headers["content-type"] = "text/event-stream"
+        return Lines(_events(first, rest, shaper, record), headers=headers)
     await rest.aclose()
-    return json_response(shaper.whole(first), headers=headers)
+    return json_response(shaper.whole(first), headers={**headers, "content-type": "application/json"})
 
 
 async def _events(
@@ -93,7 +94,7 @@ async def _events(
             async for chunk in rest:
                 for piece in shaper.pieces(chunk):
                     yield _event(piece)
-        except (Fault, EndpointError) as error:
+        except (Fault, SpecollamaError) as error:
             record.error = str(error)
             yield _event(error_body(record.path, fault_of(error)))
             return

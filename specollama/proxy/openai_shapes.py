@@ -25,7 +25,7 @@ class Untranslatable(Exception):
 def chat_body(asked: Mapping[str, Any], pair_options: Mapping[str, Any]) -> Json:
     """The body for /api/chat. Raises Untranslatable."""
     messages = asked.get("messages")
-    if not isinstance(messages, list) or asked.get("_debug_render_only"):
+    if not isinstance(messages, list) or not messages or asked.get("_debug_render_only"):
         raise Untranslatable
     body: Json = {
         "model": asked.get("model"),
@@ -146,6 +146,7 @@ class Shaper:
     chat: bool
     include_usage: bool = False
     _called: bool = False
+    _begun: bool = False
     _written: int = 0  # characters, for the offsets of a completion's log-probabilities
     _created: int = field(default_factory=lambda: int(time()))
 
@@ -164,12 +165,13 @@ class Shaper:
             yield self._framed(kind, [{"index": 0, **self._said(chunk, "delta"), "finish_reason": None}])
         if not chunk.get("done"):
             return
-        empty: Json = {"delta": {"role": "assistant", "content": ""}} if self.chat else {"text": ""}
+        empty: Json = {"delta": {}} if self.chat else {"text": ""}
         yield self._framed(kind, [{"index": 0, **empty, "finish_reason": self._finish(chunk)}]) | _own(chunk)
         if self.include_usage:
             yield self._framed(kind, []) | {"usage": _usage(chunk)}
 
     def _framed(self, kind: str, choices: list[Json]) -> Json:
+        counted = kind == "text_completion" and self.include_usage
         return {
             "id": f"{'chatcmpl' if self.chat else 'cmpl'}-{self.number}",
             "object": kind,
@@ -177,23 +179,26 @@ class Shaper:
             "model": self.model,
             "system_fingerprint": _FINGERPRINT,
             "choices": choices,
+            **({"usage": _usage({})} if counted else {}),  # in every event of a completion, as Ollama has it
         }
 
     def _said(self, chunk: Mapping[str, Any], key: str) -> Json:
         entries = chunk.get("logprobs")
         if not self.chat:
             text = chunk.get("response", "")
-            logprobs = _completion_logprobs(entries, self._written) if entries else None
+            logprobs = {"logprobs": _completion_logprobs(entries, self._written)} if entries else {}
             self._written += len(text)
-            return {"text": text, "logprobs": logprobs}
+            return {"text": text, **logprobs}
         message = chunk.get("message") or {}
-        said: Json = {"role": "assistant", "content": message.get("content", "")}
+        role: Json = {} if self._begun else {"role": "assistant"}
+        said: Json = {**role, "content": message.get("content", "")}
+        self._begun = True
         if message.get("thinking"):
             said["reasoning"] = message["thinking"]
         if calls := message.get("tool_calls"):
             self._called = True
             said["tool_calls"] = [_openai_call(call, index) for index, call in enumerate(calls)]
-        return {key: said, **({"logprobs": {"content": [_chat_logprob(each) for each in entries]}} if entries else {})}
+        return {key: said, **({"logprobs": {"content": list(entries)}} if entries else {})}
 
     def _says_something(self, chunk: Mapping[str, Any]) -> bool:
         message = chunk.get("message") or {}
@@ -221,13 +226,6 @@ def _openai_call(call: Mapping[str, Any], index: int) -> Json:
         "type": "function",
         "function": {"name": function.get("name"), "arguments": arguments},
     }
-
-
-def _chat_logprob(entry: Mapping[str, Any]) -> Json:
-    def one(each: Mapping[str, Any]) -> Json:
-        return {"token": each.get("token"), "logprob": each.get("logprob"), "bytes": each.get("bytes")}
-
-    return {**one(entry), "top_logprobs": [one(each) for each in entry.get("top_logprobs") or []]}
 
 
 def _completion_logprobs(entries: list[Mapping[str, Any]], offset: int) -> Json:

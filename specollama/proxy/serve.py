@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -12,15 +13,18 @@ from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
 import uvicorn
 
-from specollama.config import Config, load_config
-from specollama.errors import SpecollamaError
+from specollama.config import LOCAL_NAME, Config, ModelRef, load_config
+from specollama.errors import RunError, SpecollamaError, UsageError
+from specollama.hosts import SCHEME_PORTS
 from specollama.proxy.access import Log
 from specollama.proxy.app import make_app
 from specollama.proxy.generation import Generation
 from specollama.proxy.metrics import Metrics
-from specollama.serving.listening import bind, token_for, url_of
+from specollama.serving.faults import Fault
+from specollama.serving.listening import bind, loopback, token_for, url_of
 from specollama.serving.origins import Origins
 
 
@@ -32,9 +36,11 @@ class Proxy:
     environ: Mapping[str, str]
     token: str | None = None
     any_host: bool = False
+    look: bool = False  # at the servers when it starts, and tell what is wrong
     metrics: Metrics = field(default_factory=Metrics)
     current: Generation = field(init=False)
     log: Log = field(init=False)
+    loop: asyncio.AbstractEventLoop | None = None  # the one that serves, while it does
 
     def __post_init__(self) -> None:
         self.log = Log(self.metrics)
@@ -58,6 +64,7 @@ class Proxy:
             ws="none",
             server_header=False,
             date_header=False,
+            timeout_keep_alive=75,  # seconds: Ollama itself never closes a connection that idles
             timeout_graceful_shutdown=max(1, round(self.current.serve.shutdown_timeout)),
         )
         return kind(config)
@@ -79,17 +86,36 @@ class Proxy:
     @asynccontextmanager
     async def _living(self) -> AsyncIterator[None]:
         await self.current.open()
-        loop, reloads = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+        loop, tasks = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+        self.loop = loop
 
         def hung_up() -> None:
             task = loop.create_task(self.reload())
-            reloads.add(task)
-            task.add_done_callback(reloads.discard)
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
 
         with suppress(NotImplementedError, RuntimeError, ValueError, AttributeError):  # Windows; not the main thread
             loop.add_signal_handler(signal.SIGHUP, hung_up)
+        if self.look:
+            tasks.add(loop.create_task(self._look()))
         yield
+        for task in tasks:
+            task.cancel()
         await self.current.retire()
+
+    async def _look(self) -> None:
+        """Tell of a server that isn't there and of models that it hasn't: not later, by somebody's failed request."""
+        default = self.current.default
+        try:
+            await default.json("GET", "/api/version")
+        except Fault as fault:
+            self.log.write({"event": "what isn't a pair's can't be passed on: see serve.endpoint", "error": fault.text})
+        for name, opened in self.current.pool.pairs.items():
+            if isinstance(opened.settings.target, ModelRef):
+                try:
+                    await opened.pair.models()
+                except SpecollamaError as error:
+                    self.log.write({"event": f"pair {name} can't be speculated", "error": str(error)})
 
 
 def run(config: Config, *, host: str, port: int, allow_anyone: bool) -> None:
@@ -99,12 +125,16 @@ def run(config: Config, *, host: str, port: int, allow_anyone: bool) -> None:
     taken.
     """
     token = os.environ.get("SPECOLLAMA_TOKEN") or None if allow_anyone else token_for(host)
-    proxy = Proxy(config, os.environ, token, any_host=allow_anyone)
+    proxy = Proxy(config, os.environ, token, any_host=allow_anyone, look=True)
     with closing(bind(host, port)) as listener:
+        _check_not_itself(proxy, listener)
         for line in _greeting(proxy, url_of(listener)):
             print(line, file=sys.stderr, flush=True)
+        server = proxy.server()
         with suppress(KeyboardInterrupt):  # which uvicorn raises again after it has shut down
-            proxy.server().run([listener])
+            server.run([listener])
+        if not server.started:
+            raise RunError("the server could not start")
 
 
 @contextmanager
@@ -124,11 +154,25 @@ def serving(
             thread.join()
 
 
+def _check_not_itself(proxy: Proxy, listener: socket.socket) -> None:
+    """Passing on to itself would never end."""
+    host, port = listener.getsockname()[:2]
+    for upstream in proxy.current.upstreams.values():
+        url = httpx.URL(upstream.endpoint.url)
+        here = url.host in (host, "localhost") or loopback(url.host)
+        if here and (url.port or int(SCHEME_PORTS[url.scheme])) == port:
+            raise UsageError(
+                f"{upstream.endpoint} is this server itself: name the server behind it, or listen on another --port"
+            )
+
+
 def _greeting(proxy: Proxy, url: str) -> list[str]:
     pairs = [f"{name} ({opened.settings.target.model})" for name, opened in proxy.current.pool.pairs.items()]
     return [
         f"serving on {url}; all else is passed on to {proxy.current.default.endpoint}",
-        f"pairs: {', '.join(pairs)}" if pairs else "no pairs are configured: everything is passed on",
+        f"pairs: {', '.join(pairs)}"
+        if pairs
+        else f"no pairs are configured, everything is passed on: define one in {proxy.config.file or LOCAL_NAME}",
     ]
 
 

@@ -10,7 +10,7 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import Response
 
-from specollama.backends.http import outside
+from specollama.backends.http import cause, certificates, outside
 from specollama.hosts import Endpoint
 from specollama.serving.faults import Fault
 from specollama.serving.responses import Lines
@@ -40,6 +40,7 @@ class Upstream:
         client = httpx.AsyncClient(
             timeout=httpx.Timeout(endpoint.idle_timeout, connect=endpoint.connect_timeout),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=_KEEPALIVE),
+            verify=certificates(),
             trust_env=outside(endpoint.url),
         )
         return cls(endpoint, endpoint.token(environ), client, hide_authorization)
@@ -92,8 +93,10 @@ class Upstream:
 
     def _failed(self, error: httpx.HTTPError) -> Fault:
         late = isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout)
-        what = "gave no byte in time" if late else "can't be reached"
-        return Fault(504 if late else 502, f"{self.endpoint} {what}: {error or type(error).__name__}")
+        if late:
+            return Fault(504, f"{self.endpoint} gave no byte in time and was given up")
+        advice = "is Ollama running there? (`ollama serve`)"
+        return Fault(502, f"{self.endpoint} can't be reached: {cause(error)}; {advice}")
 
 
 def _streamed(request: Request) -> AsyncIterator[bytes] | None:

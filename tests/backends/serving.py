@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +13,8 @@ from typing import Any
 
 import httpx
 import uvicorn
+
+from specollama.serving.listening import bind
 
 Receive = Callable[[], Any]
 Send = Callable[[dict[str, Any]], Any]
@@ -27,7 +28,7 @@ def serving(app: Any) -> Iterator[str]:
     """Serve an ASGI application on a free loopback port, in a thread of its own; gives its URL."""
     config = uvicorn.Config(app, lifespan="off", log_level="critical", access_log=False, ws="none")
     server = uvicorn.Server(config)
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+    with closing(bind("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:

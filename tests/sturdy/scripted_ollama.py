@@ -149,7 +149,7 @@ class ScriptedOllama:
         }
         if call.path in plain:
             return 200, plain[call.path]()
-        model = self.models.get(call.model)
+        model = self.models.get(call.model.removesuffix(":latest"))
         if model is None:
             return 404, {"error": f"model '{call.model}' not found"}
         if call.path == "/api/show":
