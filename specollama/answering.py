@@ -82,7 +82,7 @@ class Answer:
             if isinstance(pair.settings.target, FileRef):
                 raise
             return str(error)  # the target's own server may answer all the same
-        return self._busy(pair, plan) or plan or "the pair isn't one that is opened in process"
+        return self._busy(pair, plan) or plan
 
     def _busy(self, pair: Pair, plan: Plan | LocalPlan | str) -> str | None:
         """Why the reply would have to wait if it was speculated: better that the target's server writes it at once."""
