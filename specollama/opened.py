@@ -21,7 +21,7 @@ from specollama.backends.sources import DraftModel, Sources
 from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.config import PairSettings
 from specollama.engine.rounds import Speculation
-from specollama.errors import RunError
+from specollama.errors import RunError, UnsupportedPair
 from specollama.lookahead import FixedLookahead, Lookahead
 from specollama.planner import LOOKUP, REPLY, Calibration, CostCurve, Planner, Source
 from specollama.stats import Stats
@@ -170,10 +170,17 @@ def _lookahead(settings: PairSettings, planner: Planner, *, drafting: bool) -> L
 
 
 def rule_of(asked: Rule, sampling: SamplingOptions) -> Rule:
-    """Greedy at temperature 0; else match, draft and target drawing with the same noise, unless asked otherwise."""
+    """Greedy at temperature 0; else match, draft and target drawing with the same noise, unless asked otherwise.
+
+    Raises UnsupportedPair when rejection was asked for and a seed, too: the reply would depend on the draft.
+    """
     if sampling.greedy:
         return Rule.GREEDY
-    return Rule.REJECTION if asked is Rule.REJECTION and sampling.seed is None else Rule.MATCH
+    if asked is Rule.REJECTION and sampling.seed is not None:
+        raise UnsupportedPair(
+            "rule rejection depends on the draft, and a seed asks for a reply that doesn't; use `match`"
+        )
+    return Rule.REJECTION if asked is Rule.REJECTION else Rule.MATCH
 
 
 def load_options(options: Mapping[str, Any], settings: PairSettings) -> LoadOptions:

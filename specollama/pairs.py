@@ -190,6 +190,8 @@ class Pair:
         opened = await self._local.pair(self.settings, {**asked, **options}, target.digest)
         if isinstance(opened, str):
             return opened
+        if opened.alone.locked():
+            return "the opened model is busy with another reply"
         if reason := why_not_split(target, opened.target.vocabulary):
             return reason
         prompt = await self._prompt(ask, options, target, opened.target.vocabulary)

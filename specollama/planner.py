@@ -256,7 +256,7 @@ class Planner:
         for confidence, accepted in outcomes(draft, round.verdict):
             source.observe(confidence, accepted)
         sent = round.verdict.drafted
-        likely = sum(accumulate(probabilities[:sent], mul))
+        likely = sum(accumulate(probabilities[:sent], mul)) if draft.confidence else float(round.verdict.accepted)
         time = sum(draft.steps[1:]) + source.step * bool(draft.steps) + self.target(sent + 1) - self.target(1)
         brings, takes = self._hoped(source)
         source.brings = brings + _RECENT * (likely - brings)

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from time import perf_counter
 from typing import Protocol
 
@@ -95,30 +96,26 @@ class LocalTarget:
     def _score(self, draft: Draft, stopped: Callable[[], bool]) -> Scored:
         tokens = self._path.tokens
         room = self._model.context_length - len(tokens)
-        drafted = self._ids(draft)[: max(0, room)]
+        drafted = self._aligned(draft)[: max(0, room)]
         read = len(tokens) - 1 - min(self._model.known(tokens), len(tokens) - 1)
         with suppress(Cancelled):
-            logits = self._model.rows(tokens + drafted, len(drafted) + 1, stopped)
-            return Scored(self._rows(draft, drafted, logits), asked=len(drafted) + 1, read=read)
+            logits = self._model.rows([*tokens, *(token for token, _ in drafted)], len(drafted) + 1, stopped)
+            return Scored(self._rows(drafted, logits), asked=len(drafted) + 1, read=read)
         return Scored({})  # nobody waits for it any more
 
-    def _rows(self, draft: Draft, drafted: list[int], logits: Sequence[Logits]) -> dict[int, Row]:
+    def _rows(self, drafted: list[tuple[int, str]], logits: Sequence[Logits]) -> dict[int, Row]:
         """The rows as far as they follow what the target agrees with; all of them under REJECTION."""
-        rows, offset, tokens = dict[int, Row](), 0, self._path.tokens + drafted
-        for place, row in enumerate(logits):
-            before = tokens[: len(self._path.tokens) + place]
+        rows, offset, before = dict[int, Row](), 0, list(self._path.tokens)
+        for row, (token, text) in zip(logits, [*drafted, (-1, "")], strict=True):
             chosen = self._sampler.draw(row, before, len(before) - self._path.prompt)
             rows[offset] = self._row(chosen, row, before)
-            if place == len(drafted) or (self._rule is not Rule.REJECTION and chosen != drafted[place]):
+            # Two tokens may print the same: rows beyond would follow the one that wasn't drawn.
+            parted = chosen != token and self._vocabulary.shown(chosen) == text
+            if parted or (chosen != token and self._rule is not Rule.REJECTION):
                 break
-            if rows[offset].sample is not None and self._parted(draft.tokens[place], chosen, drafted[place]):
-                break
-            offset += len(draft.tokens[place].text)
+            before.append(token)
+            offset += len(text)
         return rows
-
-    def _parted(self, token: Token, chosen: int, drafted: int) -> bool:
-        """Whether two tokens print the same and aren't: rows beyond would follow the other one."""
-        return chosen != drafted and self._vocabulary.shown(chosen) == token.text
 
     def _row(self, chosen: int, logits: Logits, before: Sequence[int]) -> Row:
         if self._vocabulary.ends(chosen):
@@ -155,15 +152,13 @@ class LocalTarget:
     def _written(self, text: str, sampled: int, end: DoneReason | None) -> Continuation:
         return Continuation((Token(text),) if text else (), sampled, end=end)
 
-    def _ids(self, draft: Draft) -> list[int]:
-        """The drafted tokens as the target's; up to the first that isn't one."""
-        ids: list[int] = []
-        for token in draft.tokens:
-            known = token.id if token.id is not None else self._vocabulary.ids.get(token.text)
-            if known is None:
-                break
-            ids.append(known)
-        return ids
+    def _aligned(self, draft: Draft) -> list[tuple[int, str]]:
+        """The draft in the target's tokens, with their texts; up to the first that has none of its own."""
+        ids = [token.id for token in draft.tokens if token.id is not None]
+        if len(ids) < len(draft.tokens):  # by text, or of a draft model with another tokenizer
+            ids = self._vocabulary.fragment(draft.text)
+        texts = takewhile(bool, map(self._vocabulary.whole, ids))
+        return list(zip(ids, texts, strict=False))
 
     def _id(self, token: Token) -> int:
         return token.id if token.id is not None else self._vocabulary.ids[token.text]

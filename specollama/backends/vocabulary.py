@@ -159,6 +159,10 @@ class LlamaVocabulary:
             self._remember(text, ids)
         return ids
 
+    def fragment(self, text: str) -> list[int]:
+        """The tokens of a piece of text by itself: without a begin marker."""
+        return list(self._tokenise(text, whole=False))
+
     def _tokenise(self, text: str, *, whole: bool) -> tuple[int, ...]:
         """`whole`: a begin marker is added where the model wants one."""
         raw = text.encode()

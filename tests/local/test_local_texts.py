@@ -12,6 +12,7 @@ from tiny_models import random_model
 from specollama.backends.http import OllamaServer
 from specollama.backends.llama import LoadOptions
 from specollama.backends.requests import Requests
+from specollama.errors import UnsupportedPair
 from specollama.opened import OpenedPair, open_pair
 from specollama.types import DoneReason, Route, Rule, SamplingOptions
 
@@ -114,6 +115,11 @@ async def test_the_prompt_is_kept_between_the_turns_of_a_chat(real: OpenedPair) 
         said += f"{text}<|im_end|>\n{turn('Go on.')}"
     assert max(read[1:]) < 24  # the new turn and the marker before it, though the conversation has grown to hundreds
     assert len(real.encode(said)) > 400
+
+
+async def test_a_seed_and_the_rule_rejection_exclude_each_other(real: OpenedPair) -> None:
+    with pytest.raises(UnsupportedPair, match="depends on the draft"):
+        await reply(real, turn(PROMPTS[0]), WARM, settings("auto", Rule.REJECTION))
 
 
 async def test_by_rejection_at_temperature_zero_nothing_changes(real: OpenedPair) -> None:
