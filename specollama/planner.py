@@ -28,7 +28,7 @@ _RECENT = 0.08  # how fast what drafting brings follows the reply
 _WINDOW = 0.1  # how fast the rate of the last rounds does
 _EXPLORED = 0.01  # of the time: drafting where it seems not to pay, so that a change is noticed
 ROUND = 3  # tokens that a round is expected to bring
-_READING = 0.05  # of the reply's plain time, that a model may spend on reading before its first draft
+_READING = 0.25  # of the reply's plain time, that a model may spend on reading before its first draft
 _FEWEST_READ = 64  # tokens
 REPLY = 256  # tokens a reply is expected to have where nothing limits it
 

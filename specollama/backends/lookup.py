@@ -94,6 +94,7 @@ class LookupDrafter:
             index.add(token)
             self._copying.move(index, token)
         place, streak = self._copying.place, self._copying.streak
+        count = min(count, 1 + int(streak))  # no longer than what it rests on
         drafted: list[Token] = []
         while streak and len(drafted) < count:
             # Where the proposal runs into the end, what repeated itself is taken to go on repeating itself.
