@@ -20,11 +20,12 @@ def test_the_demo_shows_the_reply_the_table_and_one_json_object_at_the_end(call:
     assert found["identical"] is True
     assert found["first_difference"] is None
     assert found["route"] == route
-    assert found["acceptance_rate"] > 0.6
-    assert found["mean_accepted_length"] > 2
     assert found["eval_count"] == 24
-    assert found["rows"] >= found["drafted"] >= found["accepted"] > 0
-    assert found["rounds"] > 0
+    assert found["rows"] >= found["drafted"] >= found["accepted"]
+    if route == "lanes":  # in process the planner may find that so small a model is better left alone
+        assert found["acceptance_rate"] > 0.6
+        assert found["mean_accepted_length"] > 2
+        assert found["rounds"] > 0
     assert found["tokens_per_second"] > 0
     assert found["plain_tokens_per_second"] > 0
     assert found["factor"] > 0

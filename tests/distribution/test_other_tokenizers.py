@@ -66,8 +66,8 @@ def smollm_endpoint(embedded_url: str) -> Endpoint:
 
 def settings(target: str, at: Endpoint, draft: str, draft_at: Endpoint) -> PairSettings:
     options = {"temperature": 0, "num_predict": LENGTH}
-    models = ModelRef(target, at), ModelRef(draft, draft_at)
-    return PairSettings(None, *models, lookahead=4, route=Route.LANES, options=options)
+    drafts = (ModelRef(draft, draft_at),)
+    return PairSettings(None, ModelRef(target, at), drafts, lookahead=4, route=Route.LANES, options=options)
 
 
 @dataclass
