@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specollama.backends import store
-from specollama.backends.facts import Model, passed_on
+from specollama.backends.facts import Model, context_length, passed_on
 from specollama.backends.llama import offloads_to_gpu
 from specollama.backends.ollama import OllamaDrafter, RetokenisedDrafter
 from specollama.backends.requests import Requests
@@ -37,18 +37,20 @@ class LocalRoute:
             await self._pair.close()
             self._pair = None
 
-    async def pair(self, settings: PairSettings, options: Mapping[str, Any], digest: str = "") -> OpenedPair | str:
+    async def pair(
+        self, settings: PairSettings, options: Mapping[str, Any], target: Model | None = None
+    ) -> OpenedPair | str:
         """The opened pair, or why there is none; "" when that isn't worth a word.
 
-        `options`: Ollama's, by which it is opened the first time; `digest`: the target's. Raises RunError when the
-        target is a file, which nothing else than this can run.
+        `options`: Ollama's, by which it is opened the first time; `target`: as its server describes it. Raises
+        RunError when the target is a file, which nothing else than this can run.
         """
         if not isinstance(settings.target, FileRef) and settings.route not in (Route.AUTO, Route.LOCAL):
             return ""
         async with self._opening:
             if self._pair is None:
                 try:
-                    found = await self._open(settings, options, digest)
+                    found = await self._open(settings, options, target)
                 except RunError as error:
                     if isinstance(settings.target, FileRef):
                         raise
@@ -58,10 +60,12 @@ class LocalRoute:
                 self._pair = found
         return self._pair
 
-    async def _open(self, settings: PairSettings, options: Mapping[str, Any], digest: str) -> OpenedPair | str:
-        target = target_file(settings, self._environ, digest)
-        if isinstance(target, str):
-            return target
+    async def _open(self, settings: PairSettings, options: Mapping[str, Any], target: Model | None) -> OpenedPair | str:
+        weights = target_file(settings, self._environ, target.digest if target else "")
+        if isinstance(weights, str):
+            return weights
+        if target and "num_ctx" not in options:
+            options = {**options, "num_ctx": target.parameters.get("num_ctx") or await context_length(target)}
         files, notices = dict[str, Path](), list[str]()
         for draft in settings.drafts:
             try:
@@ -73,7 +77,7 @@ class LocalRoute:
             draft for draft in settings.drafts if isinstance(draft, ModelRef) and str(draft) not in files
         )
         lookup = Lookup.LOOKUP in settings.drafts or len(settings.drafts) == 1
-        pair = await open_pair(target, files, load_options(options, settings), lookup=lookup)
+        pair = await open_pair(weights, files, load_options(options, settings), lookup=lookup)
         pair.notices += notices
         return pair
 

@@ -156,7 +156,7 @@ class Pair:
         if isinstance(self.settings.target, FileRef):
             return await self._from_file(ask, options)
         try:
-            target, _ = await self.models()
+            target, draft = await self.models()
         except Unreachable:
             opened = await self._local.pair(self.settings, options)
             if isinstance(opened, str):
@@ -165,11 +165,11 @@ class Pair:
             return await self._from_file(ask, options)
         if reason := why_plain(self.settings, target, ask):
             return reason
-        sampling = await self.sampling(ask)
-        local = await self._in_process(ask, options, sampling, target)
+        sampling = effective(options, target.parameters, target.defaults)
+        local = await self._in_process(ask, options, sampling, target, draft)
         if isinstance(local, LocalPlan) or self.settings.route is Route.LOCAL:
             return local
-        plan = await self._prepare(ask, options, sampling)
+        plan = await self._prepare(ask, options, sampling, target, draft)
         return f"{plan}; {local}" if isinstance(plan, str) and local and local not in plan else plan
 
     async def sampling(self, ask: Ask) -> SamplingOptions:
@@ -181,13 +181,12 @@ class Pair:
         return effective(options, target.parameters, target.defaults)
 
     async def _in_process(
-        self, ask: Ask, options: Mapping[str, Any], sampling: SamplingOptions, target: Model
+        self, ask: Ask, options: Mapping[str, Any], sampling: SamplingOptions, target: Model, draft: Model | str
     ) -> LocalPlan | str:
         """A plan with the target's own file, or why that can't be; "" where it isn't worth a word."""
         if not sampling.greedy and not target.sampler_known:
             return "the target's sampler doesn't work in llama.cpp's order"
-        asked = {"num_ctx": target.parameters.get("num_ctx") or await context_length(target)}
-        opened = await self._local.pair(self.settings, {**asked, **options}, target.digest)
+        opened = await self._local.pair(self.settings, options, target)
         if isinstance(opened, str):
             return opened
         if opened.alone.locked():
@@ -199,7 +198,6 @@ class Pair:
             return prompt.reason
         if reason := opened.why_full(prompt):
             return reason
-        _, draft = await self.models()
         others = (draft,) if self._local.remaining and isinstance(draft, Model) else ()
         raw = isinstance(ask, Completion) and ask.raw
         return LocalPlan(opened, prompt, sampling, raw, target.thinks, opened.told(), others)
@@ -261,9 +259,10 @@ class Pair:
         except EndpointError as error:
             return f"the draft's server: {error}"
 
-    async def _prepare(self, ask: Ask, options: Mapping[str, Any], sampling: SamplingOptions) -> Plan | str:
+    async def _prepare(
+        self, ask: Ask, options: Mapping[str, Any], sampling: SamplingOptions, target: Model, draft: Model | str
+    ) -> Plan | str:
         """How the reply is going to be speculated, or why it isn't."""
-        target, draft = await self.models()
         if isinstance(draft, str):
             return draft
         tokenizers = await self.tokenizers(target, draft)
