@@ -52,6 +52,11 @@ class Conversation:
     top_logprobs: int = 0
 
     @property
+    def raw(self) -> bool:
+        """A chat always goes through a template."""
+        return False
+
+    @property
     def has_images(self) -> bool:
         return any(message.images for message in self.messages)
 
@@ -128,8 +133,7 @@ def request_obstacle(ask: Ask) -> str | None:
 
 def _raw_obstacle(ask: Ask, target: Model) -> str | None:
     """A raw prompt of a thinking model: whether its thinking is split off depends on the server's version."""
-    raw = isinstance(ask, Completion) and ask.raw
-    return f"a raw prompt for {target.name}, which is a thinking model" if raw and target.thinks else None
+    return f"a raw prompt for {target.name}, which is a thinking model" if ask.raw and target.thinks else None
 
 
 def _model_obstacle(target: Model) -> str | None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
+from typing import TypedDict
 from urllib.parse import quote
 
 from specollama.errors import ConfigError
@@ -15,6 +16,15 @@ DEFAULT_PORT = "11434"
 DEFAULT_HOST = "127.0.0.1"
 SCHEME_PORTS = {"http": "80", "https": "443"}
 HIDDEN = "(not shown)"
+
+
+class Reaching(TypedDict):
+    """How a server is reached."""
+
+    token: str | None
+    source: str
+    connect_timeout: float  # seconds
+    idle_timeout: float  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +44,15 @@ class Endpoint:
 
     def __str__(self) -> str:
         return f"{self.url} (set by {self.source})"
+
+    def reaching(self, environ: Mapping[str, str]) -> Reaching:
+        """What a client of its server is made with, beside the URL. Raises ConfigError as `token` does."""
+        return {
+            "token": self.token(environ),
+            "source": self.source,
+            "connect_timeout": self.connect_timeout,
+            "idle_timeout": self.idle_timeout,
+        }
 
     def token(self, environ: Mapping[str, str]) -> str | None:
         """The bearer token to send, or None when the endpoint wants none.

@@ -207,13 +207,14 @@ async def open_pair(target: Path, drafts: Mapping[str, Path], options: LoadOptio
 def _open_pair(target: Path, drafts: Mapping[str, Path], options: LoadOptions, lookup: bool) -> OpenedPair:
     for path in (target, *drafts.values()):
         refuse_unreadable(path)
-    keys = [costs.model_key(path, options) for path in (target, *drafts.values())]
+    named = [("", target), *drafts.items()]
+    keys = [costs.model_key(path, options) for _, path in named]
     file = costs.state_file(*keys)
     kept, notice = costs.recall(file)
     opened: list[Opened] = []
     try:
-        for name, path in (("", target), *drafts.items()):
-            opened.append(_opened(name, path, options, kept))
+        for (name, path), key in zip(named, keys, strict=True):
+            opened.append(_opened(name, path, options, key, kept))
     except RunError:
         for model in opened:
             model.close()
@@ -226,11 +227,10 @@ def _open_pair(target: Path, drafts: Mapping[str, Path], options: LoadOptions, l
     return OpenedPair(ours, opened[1:], lookup, file, known, notices)
 
 
-def _opened(name: str, path: Path, options: LoadOptions, kept: costs.Kept) -> Opened:
+def _opened(name: str, path: Path, options: LoadOptions, key: str, kept: costs.Kept) -> Opened:
     model = LlamaModel(path, options)
     try:
         vocabulary = LlamaVocabulary(path)
-        key = costs.model_key(path, options)
         known = kept.models.get(key) or costs.measure(model, list(vocabulary.encode(_SAMPLE)))
     except RunError:
         model.close()

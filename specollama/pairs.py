@@ -199,8 +199,7 @@ class Pair:
         if reason := opened.why_full(prompt):
             return reason
         others = (draft,) if self._local.remaining and isinstance(draft, Model) else ()
-        raw = isinstance(ask, Completion) and ask.raw
-        return LocalPlan(opened, prompt, sampling, raw, target.thinks, opened.told(), others)
+        return LocalPlan(opened, prompt, sampling, ask.raw, target.thinks, opened.told(), others)
 
     async def _from_file(self, ask: Ask, options: Mapping[str, Any]) -> LocalPlan:
         """A plan that needs no server. Raises UnsupportedPair for what only a server can do, RunError for the rest."""
@@ -212,8 +211,7 @@ class Pair:
         prompt = own_prompt(opened, ask)
         if reason := opened.why_full(prompt):
             raise RunError(f"{reason}: give a larger num_ctx")
-        raw = isinstance(ask, Completion) and ask.raw
-        return LocalPlan(opened, prompt, effective(options, {}, SamplingOptions()), raw, notices=opened.told())
+        return LocalPlan(opened, prompt, effective(options, {}, SamplingOptions()), ask.raw, notices=opened.told())
 
     async def speculated(
         self, plan: Plan | LocalPlan, lanes: Callable[[], int] | None = None
@@ -281,7 +279,7 @@ class Pair:
             rule=choose_rule(self.settings.rule, sampling, target, draft, tokenizers),
             seed=secrets.randbits(31) if sampling.seed is None else sampling.seed,
             prompt=prompt,
-            raw=isinstance(ask, Completion) and ask.raw,
+            raw=ask.raw,
             target=target,
             draft=draft,
             target_requests=Requests(target.name, sampling, passed, keep_alive),
@@ -389,10 +387,4 @@ async def _unload(plan: Plan) -> None:
 
 
 def _server(endpoint: Endpoint, environ: Mapping[str, str]) -> OllamaServer:
-    return OllamaServer(
-        endpoint.url,
-        token=endpoint.token(environ),
-        source=endpoint.source,
-        connect_timeout=endpoint.connect_timeout,
-        idle_timeout=endpoint.idle_timeout,
-    )
+    return OllamaServer(endpoint.url, **endpoint.reaching(environ))

@@ -205,7 +205,7 @@ class Planner:
         if len(draft.tokens) >= self.most or self.forced:
             return len(draft.tokens) < self.most
         source = self.sources[draft.source]
-        reached = _product(self._probabilities(draft))
+        reached = math.prod(self._probabilities(draft))
         size = len(draft.tokens) + 1
         best, likely = 0.0, reached
         total = 0.0
@@ -313,10 +313,3 @@ def outcomes(draft: Draft, verdict: Verdict) -> list[tuple[float, bool]]:
             break
         offset += len(token.text)
     return found
-
-
-def _product(factors: Iterable[float]) -> float:
-    product = 1.0
-    for factor in factors:
-        product *= factor
-    return product

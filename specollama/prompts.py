@@ -26,15 +26,14 @@ async def rendered_by_server(
     ask: Ask, body: Mapping[str, Any], target: Model, vocabulary: LlamaVocabulary | None
 ) -> str | Unprompted:
     """The prompt that the target is given, without the begin marker that is added to it. `body`: of the request."""
-    raw = isinstance(ask, Completion) and ask.raw
     try:
-        prompt = ask.prompt if isinstance(ask, Completion) and raw else await target.server.render(dict(body))
+        prompt = ask.prompt if isinstance(ask, Completion) and ask.raw else await target.server.render(dict(body))
     except Refused as error:
         return Unprompted(str(error))  # the request itself may not be refused
     if prompt is None:
         return Unprompted("the target's server doesn't tell what prompt it makes of a chat")
     stripped = without_begin_marker(prompt, vocabulary)
-    if raw and stripped != prompt:
+    if ask.raw and stripped != prompt:
         return Unprompted("the raw prompt has a begin marker of its own, beside the server's")
     return stripped
 

@@ -8,7 +8,7 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, aclosing, contextmanager, suppress
 from difflib import get_close_matches
 from functools import cache
 from ipaddress import ip_address
@@ -103,19 +103,14 @@ class OllamaServer:
 
         Where `stream` is false there is one, done or not.
         """
-        with self._translated():
-            async with self._http.stream("POST", path, json=body) as response:
-                if response.is_error:
-                    await response.aread()
-                    raise self._refused(response)
-                mender = Mender()
-                async for line in _lines(response.aiter_bytes()):
-                    chunk = self._object(mender.mend(line))
-                    if "error" in chunk:
-                        raise self._complaint(chunk["error"], response.status_code)
-                    yield chunk
-                    if chunk.get("done") or body.get("stream") is False:
-                        return
+        async with aclosing(self._streamed(path, body)) as lines:
+            async for line, status in lines:
+                chunk = self._object(line)
+                if "error" in chunk:
+                    raise self._complaint(chunk["error"], status)
+                yield chunk
+                if chunk.get("done") or body.get("stream") is False:
+                    return
         raise self._broken("the reply ended before its last line (no done: true)")
 
     async def render(self, body: dict[str, Any]) -> str | None:
@@ -168,6 +163,18 @@ class OllamaServer:
         return self._parsed(response, wire)
 
     async def _stream(self, path: str, body: dict[str, Any], wire: type[_Reply]) -> AsyncGenerator[_Reply, None]:
+        async with aclosing(self._streamed(path, body)) as lines:
+            async for line, status in lines:
+                chunk = self._validated(line, wire)
+                if chunk.error is not None:
+                    raise self._complaint(chunk.error, status)
+                yield chunk
+                if chunk.done:
+                    return
+        raise self._broken("the reply ended before its last line (no done: true)")
+
+    async def _streamed(self, path: str, body: dict[str, Any]) -> AsyncGenerator[tuple[bytes, int], None]:
+        """The lines of an answer as they come, mended, each with the answer's status."""
         with self._translated():
             async with self._http.stream("POST", path, json=body) as response:
                 if response.is_error:
@@ -175,13 +182,7 @@ class OllamaServer:
                     raise self._refused(response)
                 mender = Mender()
                 async for line in _lines(response.aiter_bytes()):
-                    chunk = self._validated(mender.mend(line), wire)
-                    if chunk.error is not None:
-                        raise self._complaint(chunk.error, response.status_code)
-                    yield chunk
-                    if chunk.done:
-                        return
-        raise self._broken("the reply ended before its last line (no done: true)")
+                    yield mender.mend(line), response.status_code
 
     def _parsed(self, response: httpx.Response, wire: type[_Wire]) -> _Wire:
         if response.is_error:

@@ -118,10 +118,13 @@ class LlamaModel:
         """Take back what was read beyond the first tokens."""
         if length < len(self._read):
             if not self._llama.llama_memory_seq_rm(self._memory, 0, length, -1):
-                self._llama.llama_memory_clear(self._memory, True)
-                length = 0
+                self._forget()
                 raise RunError(f"{self.path.name} can't take back what it has read")
             del self._read[length:]
+
+    def _forget(self) -> None:
+        self._llama.llama_memory_clear(self._memory, True)
+        self._read.clear()
 
     def _pass(self, tokens: list[int], count: int) -> None:
         """Read these tokens in one pass, with logits after each of the last `count`."""
@@ -136,8 +139,7 @@ class LlamaModel:
             batch.seq_id[place][0] = 0
             batch.logits[place] = place >= len(tokens) - count
         if self._llama.llama_decode(self._context, batch):
-            self._llama.llama_memory_clear(self._memory, True)
-            self._read.clear()
+            self._forget()
             raise RunError(f"llama.cpp failed in a pass over {len(tokens)} tokens of {self.path.name}")
         self._read.extend(tokens)
 

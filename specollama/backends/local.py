@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
 from time import perf_counter
@@ -45,6 +45,7 @@ class Written:
         self.prompt = len(self.tokens)
 
 
+@dataclass(frozen=True, slots=True)
 class LocalTarget:
     """Route `local`: all places of a draft in one pass.
 
@@ -52,28 +53,18 @@ class LocalTarget:
     the most probable tokens a row tells.
     """
 
-    def __init__(
-        self,
-        model: LlamaModel,
-        vocabulary: LlamaVocabulary,
-        path: Written,
-        sampler: Sampler,
-        *,
-        rule: Rule,
-        shown: int = 2,
-    ) -> None:
-        self._model = model
-        self._vocabulary = vocabulary
-        self._path = path
-        self._sampler = sampler
-        self._rule = rule
-        self._shown = shown
+    model: LlamaModel
+    vocabulary: LlamaVocabulary
+    path: Written
+    sampler: Sampler
+    rule: Rule
+    shown: int = 2
 
     async def score(self, draft: Draft) -> Scored:
         return await worker.do(partial(self._score, draft))
 
     async def commit(self, verdict: Verdict, limit: int | None) -> Continuation:
-        self._path.tokens.extend(self._id(emitted.token) for emitted in verdict.emitted)
+        self.path.tokens.extend(self._id(emitted.token) for emitted in verdict.emitted)
         if verdict.hidden:
             return await worker.do(partial(self._write, limit))
         return Continuation(end=DoneReason.LENGTH) if self._full else Continuation()
@@ -91,60 +82,60 @@ class LocalTarget:
 
     @property
     def _full(self) -> bool:
-        return len(self._path.tokens) >= self._model.context_length
+        return len(self.path.tokens) >= self.model.context_length
 
     def _score(self, draft: Draft, stopped: Callable[[], bool]) -> Scored:
-        tokens = self._path.tokens
-        room = self._model.context_length - len(tokens)
+        tokens = self.path.tokens
+        room = self.model.context_length - len(tokens)
         drafted = self._aligned(draft)[: max(0, room)]
-        read = len(tokens) - 1 - min(self._model.known(tokens), len(tokens) - 1)
+        read = len(tokens) - 1 - min(self.model.known(tokens), len(tokens) - 1)
         with suppress(Cancelled):
-            logits = self._model.rows([*tokens, *(token for token, _ in drafted)], len(drafted) + 1, stopped)
+            logits = self.model.rows([*tokens, *(token for token, _ in drafted)], len(drafted) + 1, stopped)
             return Scored(self._rows(drafted, logits), asked=len(drafted) + 1, read=read)
         return Scored({})  # nobody waits for it any more
 
     def _rows(self, drafted: list[tuple[int, str]], logits: Sequence[Logits]) -> dict[int, Row]:
         """The rows as far as they follow what the target agrees with; all of them under REJECTION."""
-        rows, offset, before = dict[int, Row](), 0, list(self._path.tokens)
+        rows, offset, before = dict[int, Row](), 0, list(self.path.tokens)
         for row, (token, text) in zip(logits, [*drafted, (-1, "")], strict=True):
-            chosen = self._sampler.draw(row, before, len(before) - self._path.prompt)
+            chosen = self.sampler.draw(row, before, len(before) - self.path.prompt)
             rows[offset] = self._row(chosen, row, before)
             # Two tokens may print the same: rows beyond would follow the one that wasn't drawn.
-            parted = chosen != token and self._vocabulary.shown(chosen) == text
-            if parted or (chosen != token and self._rule is not Rule.REJECTION):
+            parted = chosen != token and self.vocabulary.shown(chosen) == text
+            if parted or (chosen != token and self.rule is not Rule.REJECTION):
                 break
             before.append(token)
             offset += len(text)
         return rows
 
     def _row(self, chosen: int, logits: Logits, before: Sequence[int]) -> Row:
-        if self._vocabulary.ends(chosen):
+        if self.vocabulary.ends(chosen):
             return Row(None, end=True)
-        text = self._vocabulary.whole(chosen)
+        text = self.vocabulary.whole(chosen)
         if not text:
             return Row(None, p=self._distribution(logits, before))
-        best = most_probable(logits, self._shown)
+        best = most_probable(logits, self.shown)
         found = log_probability(logits, [chosen, *best])
         top = tuple(
-            Token(self._vocabulary.shown(token), logprob, token) for token, logprob in zip(best, found[1:], strict=True)
+            Token(self.vocabulary.shown(token), logprob, token) for token, logprob in zip(best, found[1:], strict=True)
         )
         return Row(Token(text, found[0], chosen), top=top, p=self._distribution(logits, before))
 
     def _distribution(self, logits: Logits, before: Sequence[int]) -> Distribution | None:
-        return _distribution(self._sampler, self._vocabulary, logits, before) if self._rule is Rule.REJECTION else None
+        return _distribution(self.sampler, self.vocabulary, logits, before) if self.rule is Rule.REJECTION else None
 
     def _write(self, limit: int | None, stopped: Callable[[], bool]) -> Continuation:
         """The target's next character, however many tokens it takes."""
         decoder, text, sampled = codecs.getincrementaldecoder("utf-8")("replace"), "", 0
-        tokens = self._path.tokens
+        tokens = self.path.tokens
         while not self._full and (limit is None or sampled < limit) and not stopped():
-            row = self._model.rows(tokens, 1, stopped)[0]
-            chosen = self._sampler.draw(row, tokens, len(tokens) - self._path.prompt)
-            if self._vocabulary.ends(chosen):
+            row = self.model.rows(tokens, 1, stopped)[0]
+            chosen = self.sampler.draw(row, tokens, len(tokens) - self.path.prompt)
+            if self.vocabulary.ends(chosen):
                 return self._written(text + decoder.decode(b"", True), sampled, DoneReason.STOP)
             tokens.append(chosen)
             sampled += 1
-            text += decoder.decode(self._vocabulary.piece(chosen))
+            text += decoder.decode(self.vocabulary.piece(chosen))
             if text and not decoder.getstate()[0]:
                 return self._written(text, sampled, DoneReason.LENGTH if self._full else None)
         return self._written(text, sampled, DoneReason.LENGTH)  # without the beginning of a character, as servers do
@@ -156,12 +147,12 @@ class LocalTarget:
         """The draft in the target's tokens, with their texts; up to the first that has none of its own."""
         ids = [token.id for token in draft.tokens if token.id is not None]
         if len(ids) < len(draft.tokens):  # by text, or of a draft model with another tokenizer
-            ids = self._vocabulary.fragment(draft.text)
-        texts = takewhile(bool, map(self._vocabulary.whole, ids))
+            ids = self.vocabulary.fragment(draft.text)
+        texts = takewhile(bool, map(self.vocabulary.whole, ids))
         return list(zip(ids, texts, strict=False))
 
     def _id(self, token: Token) -> int:
-        return token.id if token.id is not None else self._vocabulary.ids[token.text]
+        return token.id if token.id is not None else self.vocabulary.ids[token.text]
 
 
 class Pace(Protocol):
@@ -172,6 +163,7 @@ class Pace(Protocol):
     def window(self, name: str) -> int: ...
 
 
+@dataclass(slots=True)
 class LocalDrafter:
     """A draft model in process. It draws as the target would, with the target's noise: see `sampler`.
 
@@ -180,40 +172,27 @@ class LocalDrafter:
     read the model gets the end alone, after its first tokens (without which attention falters: Xiao et al. 2024).
     """
 
-    def __init__(
-        self,
-        model: LlamaModel,
-        vocabulary: LlamaVocabulary,
-        tokens: Callable[[str], list[int]],
-        sampler: Sampler,
-        pace: Pace,
-        *,
-        name: str,
-        rule: Rule,
-        prompt: int,
-        same: bool = True,
-    ) -> None:
-        self._model = model
-        self._vocabulary = vocabulary
-        self._tokens = tokens
-        self._sampler = sampler
-        self._pace = pace
-        self.name = name
-        self._rule = rule
-        self._prompt = prompt
-        self._same = same
-        self._from: int | None = None  # the first token after the sinks that the model gets
+    model: LlamaModel
+    vocabulary: LlamaVocabulary
+    tokens: Callable[[str], list[int]]
+    sampler: Sampler
+    pace: Pace
+    name: str
+    rule: Rule
+    prompt: int  # tokens
+    same: bool = True
+    _from: int | None = None  # the first token after the sinks that the model gets
 
     def unread(self, text: str) -> int:
         """Tokens of the text that the model would have to read before it can draft."""
-        tokens = self._seen(self._tokens(text))
-        return len(tokens) - self._model.known(tokens)
+        tokens = self._seen(self.tokens(text))
+        return len(tokens) - self.model.known(tokens)
 
     def _seen(self, tokens: list[int]) -> list[int]:
         """What of the text the model gets; decided at its first draft."""
         if self._from is None:
-            window = self._pace.window(self.name)
-            unread = len(tokens) - self._model.known(tokens)
+            window = self.pace.window(self.name)
+            unread = len(tokens) - self.model.known(tokens)
             self._from = len(tokens) - window if unread > window + _SINKS else 0
         return tokens[:_SINKS] + tokens[self._from :] if self._from > _SINKS else list(tokens)
 
@@ -224,43 +203,34 @@ class LocalDrafter:
         """What it has read beyond the text it takes back the next time."""
 
     def _propose(self, text: str, count: int, stopped: Callable[[], bool]) -> Draft:
-        tokens = self._seen(self._tokens(text))
-        position = len(self._tokens(text)) - self._prompt - len(tokens)  # of the first of the tokens, in the reply
-        draft = Draft(source=self.name, read=len(tokens) - self._model.known(tokens))
-        while len(tokens) < self._model.context_length and not stopped():
+        tokens = self._seen(self.tokens(text))
+        position = len(self.tokens(text)) - self.prompt - len(tokens)  # of the first of the tokens, in the reply
+        draft = Draft(source=self.name, read=len(tokens) - self.model.known(tokens))
+        while len(tokens) < self.model.context_length and not stopped():
             began = perf_counter()
             try:
-                row = self._model.rows(tokens, 1, stopped)[0]
+                row = self.model.rows(tokens, 1, stopped)[0]
             except Cancelled:
                 break
             chosen, sure, q = self._drawn(row, tokens, position + len(tokens))
-            draft = _and(draft, perf_counter() - began)
-            if not (text := self._vocabulary.whole(chosen)) or self._vocabulary.ends(chosen):
+            draft = replace(draft, steps=(*draft.steps, perf_counter() - began))
+            if not (text := self.vocabulary.whole(chosen)) or self.vocabulary.ends(chosen):
                 break
-            draft = _with(draft, Token(text, None, chosen if self._same else None), sure, q)
+            token = Token(text, None, chosen if self.same else None)
+            draft = replace(draft, tokens=(*draft.tokens, token), q=(*draft.q, q), confidence=(*draft.confidence, sure))
             tokens.append(chosen)
-            if len(draft.tokens) >= count or not self._pace.another(draft):
+            if len(draft.tokens) >= count or not self.pace.another(draft):
                 break
         return draft
 
     def _drawn(self, row: Logits, before: list[int], position: int) -> tuple[int, float, Distribution | None]:
         """A token, how sure the model is of its best one, and what the token was drawn from."""
         best, sure = confidence(row)
-        if self._sampler.options.greedy:
+        if self.sampler.options.greedy:
             return best, sure, None
-        known = self._rule is Rule.REJECTION
-        q = _distribution(self._sampler, self._vocabulary, row, before) if known else None
-        return self._sampler.draw(row, before, position), sure, q
-
-
-def _and(draft: Draft, seconds: float) -> Draft:
-    return Draft(draft.tokens, draft.q, draft.source, draft.confidence, (*draft.steps, seconds), draft.read)
-
-
-def _with(draft: Draft, token: Token, sure: float, q: Distribution | None) -> Draft:
-    return Draft(
-        (*draft.tokens, token), (*draft.q, q), draft.source, (*draft.confidence, sure), draft.steps, draft.read
-    )
+        known = self.rule is Rule.REJECTION
+        q = _distribution(self.sampler, self.vocabulary, row, before) if known else None
+        return self.sampler.draw(row, before, position), sure, q
 
 
 def _distribution(

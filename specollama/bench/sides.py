@@ -15,10 +15,9 @@ from specollama.backends.http import OllamaServer
 from specollama.backends.llama_server import LlamaServer
 from specollama.config import DraftRef, FileRef, Lookup, ModelRef, PairSettings
 from specollama.errors import BrokenReply, EndpointError, Refused, RunError, Unreachable, UsageError, one_line
-from specollama.hosts import Endpoint
 from specollama.pairs import Conversation, Pair
 from specollama.stats import Done, Event, Stats, Text
-from specollama.types import Origin, Route, SamplingOptions
+from specollama.types import Origin, Route
 
 PLAIN = str(Route.PLAIN)
 AGAINST = "against"
@@ -90,7 +89,7 @@ async def _described(found: Sides, model: DraftRef, environ: Mapping[str, str]) 
     if isinstance(model, Lookup):
         return {"name": str(model)}
     at = model.endpoint
-    async with OllamaServer(at.url, **_reaching(at, environ)) as server:
+    async with OllamaServer(at.url, **at.reaching(environ)) as server:
         known = await describe(server, model.model)
     version = ".".join(str(number) for number in known.version)
     found.servers[at.url] = f"Ollama {version} ({known.engine})"
@@ -106,22 +105,12 @@ def _digest(file: Path) -> str:
         raise UsageError(one_line(f"{file}: {error.strerror or error}")) from error
 
 
-def _reaching(at: Endpoint, environ: Mapping[str, str]) -> dict[str, Any]:
-    """What a client of an endpoint's server is made with."""
-    return {
-        "token": at.token(environ),
-        "source": at.source,
-        "connect_timeout": at.connect_timeout,
-        "idle_timeout": at.idle_timeout,
-    }
-
-
 async def _open_against(
     found: Sides, against: ModelRef, plain: Pair, environ: Mapping[str, str], stack: AsyncExitStack
 ) -> Side:
     """An Ollama, which answers /api/version, or else a llama-server, which answers /props."""
     at = against.endpoint
-    async with OllamaServer(at.url, **_reaching(at, environ)) as ollama:
+    async with OllamaServer(at.url, **at.reaching(environ)) as ollama:
         try:
             version = await ollama.version()
         except Unreachable as error:
@@ -133,7 +122,7 @@ async def _open_against(
         found.models[AGAINST] = await _described(found, against, environ)
         alone = replace(plain.settings, target=against, drafts=(), route=Route.PLAIN)
         return await stack.enter_async_context(Pair(alone, environ))
-    server = await stack.enter_async_context(LlamaServer(at.url, **_reaching(at, environ)))
+    server = await stack.enter_async_context(LlamaServer(at.url, **at.reaching(environ)))
     try:
         props = await server.props()
     except (BrokenReply, Refused) as error:
@@ -155,7 +144,7 @@ class LlamaServerSide:
 
     async def reply(self, conversation: Conversation) -> AsyncGenerator[Event, None]:
         """Text by read of the connection: what its engine settled at once mostly comes in one."""
-        options = await self._options(conversation)
+        options = await self.plain.sampling(conversation)  # as plain's server has them
         prompt = await self.server.render([message.body() for message in conversation.messages])
         async with aclosing(self.server.complete(prompt, options)) as chunks:
             async for chunk in chunks:
@@ -171,7 +160,3 @@ class LlamaServerSide:
                         eval_count=timings.predicted_n,
                     )
                     yield Done(chunk.reason, stats)
-
-    async def _options(self, conversation: Conversation) -> SamplingOptions:
-        """As plain's server has them after its model's own parameters."""
-        return await self.plain.sampling(conversation)
