@@ -6,19 +6,20 @@ import asyncio
 import platform
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specollama.backends import store
 from specollama.backends.facts import Model, context_length, passed_on
-from specollama.backends.llama import offloads_to_gpu
 from specollama.backends.ollama import OllamaDrafter, RetokenisedDrafter
 from specollama.backends.requests import Requests
 from specollama.backends.sources import ServedDrafter
-from specollama.backends.vocabulary import LlamaVocabulary
+from specollama.backends.vocabulary import LlamaVocabulary, offloads_to_gpu
 from specollama.config import DraftRef, FileRef, Lookup, ModelRef, PairSettings
 from specollama.errors import MissingPackage, RunError
-from specollama.opened import OpenedPair, load_options, open_pair
 from specollama.types import Route, Rule, SamplingOptions
+
+if TYPE_CHECKING:
+    from specollama.opened import OpenedPair
 
 _GPU_DEVICES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 
@@ -61,6 +62,8 @@ class LocalRoute:
         return self._pair
 
     async def _open(self, settings: PairSettings, options: Mapping[str, Any], target: Model | None) -> OpenedPair | str:
+        from specollama.opened import load_options, open_pair  # here, since numpy comes with it: 0.1 s at each start
+
         weights = target_file(settings, self._environ, target.digest if target else "")
         if isinstance(weights, str):
             return weights

@@ -13,11 +13,12 @@ from typing import Any
 from specollama.backends import costs, worker
 from specollama.backends.base import Drafter
 from specollama.backends.facts import first_difference
-from specollama.backends.llama import LlamaModel, LoadOptions, refuse_unreadable
+from specollama.backends.llama import LlamaModel, LoadOptions
 from specollama.backends.local import LocalDrafter, LocalTarget, Written
 from specollama.backends.lookup import LookupDrafter
 from specollama.backends.sampler import Sampler
 from specollama.backends.sources import DraftModel, Sources
+from specollama.backends.store import refuse_unreadable
 from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.config import PairSettings
 from specollama.engine.rounds import Speculation

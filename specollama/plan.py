@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from specollama.acceptance import position_seed
 from specollama.alignment import CountedCursor, ExactCursor
@@ -22,8 +23,10 @@ from specollama.backends.watch import Watch, WatchedTarget
 from specollama.checks import Tokenizers
 from specollama.config import PairSettings
 from specollama.lookahead import AdaptiveLookahead, FixedLookahead, Lookahead, Patience
-from specollama.opened import OpenedPair
 from specollama.types import Route, Rule, SamplingOptions
+
+if TYPE_CHECKING:
+    from specollama.opened import OpenedPair
 
 _BEGIN_MARKERS = ("<s>", "<bos>", "<BOS_TOKEN>", "<|begin_of_text|>", "<|startoftext|>", "<｜begin▁of▁sentence｜>")
 

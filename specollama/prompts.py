@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specollama.backends.chat_template import rendered
 from specollama.backends.facts import Model
 from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.checks import Ask, Completion, Conversation
 from specollama.errors import Refused, RunError
-from specollama.opened import OpenedPair
 from specollama.wire import Message
+
+if TYPE_CHECKING:
+    from specollama.opened import OpenedPair
 
 
 @dataclass(frozen=True, slots=True)

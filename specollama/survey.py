@@ -9,9 +9,9 @@ from typing import Any
 
 from specollama.backends.facts import Model, describe, passed_on
 from specollama.backends.http import OllamaServer
-from specollama.backends.llama import refuse_unreadable
 from specollama.backends.probe import Probe, cache_file, probe_pair, recall
 from specollama.backends.requests import Requests
+from specollama.backends.store import refuse_unreadable
 from specollama.checks import Conversation, Tokenizers, why_not_lanes, why_not_split, why_off, why_plain
 from specollama.config import FileRef, PairSettings
 from specollama.errors import EndpointError, RunError, Unreachable

@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
+from specollama.backends.store import refuse_unreadable
 from specollama.backends.vocabulary import import_llama, silence
 from specollama.errors import RunError
 
@@ -193,22 +194,6 @@ def _open(llama: Any, path: Path, options: LoadOptions) -> Any:
     if not (model := llama.llama_model_load_from_file(os.fsencode(path), parameters)):
         raise RunError(f"{path}: llama.cpp can't open it: it is damaged, or of an architecture that it doesn't know")
     return model
-
-
-def refuse_unreadable(path: Path) -> None:
-    """Raises RunError where the file isn't there, may not be read, or isn't a GGUF."""
-    try:
-        with path.open("rb") as file:
-            magic = file.read(4)
-    except OSError as error:
-        raise RunError(f"{path}: {error.strerror or error}") from None
-    if magic != b"GGUF":
-        raise RunError(f"{path}: it isn't a GGUF file")
-
-
-def offloads_to_gpu() -> bool:
-    """Whether the installed llama.cpp can use a GPU. Raises MissingPackage without llama-cpp-python."""
-    return bool(import_llama().llama_supports_gpu_offload())
 
 
 def _ggml_type(llama: Any, name: str) -> int:

@@ -98,6 +98,11 @@ def import_llama() -> Any:
     return llama_cpp
 
 
+def offloads_to_gpu() -> bool:
+    """Whether the installed llama.cpp can use a GPU. Raises MissingPackage without llama-cpp-python."""
+    return bool(import_llama().llama_supports_gpu_offload())
+
+
 def _advice(package: str) -> str:
     return f"{package} isn't installed: `pip install 'specollama[local]'`"
 
