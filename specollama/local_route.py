@@ -80,7 +80,8 @@ class LocalRoute:
             draft for draft in settings.drafts if isinstance(draft, ModelRef) and str(draft) not in files
         )
         lookup = Lookup.LOOKUP in settings.drafts or len(settings.drafts) == 1
-        pair = await open_pair(weights, files, load_options(options, settings), lookup=lookup)
+        loading = load_options(options, settings)
+        pair = await open_pair(weights, files, loading, lookup=lookup, requantize=settings.requantize)
         pair.notices += notices
         return pair
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from specollama.backends import costs, worker
+from specollama.backends import costs, requantized, worker
 from specollama.backends.base import Drafter
 from specollama.backends.facts import first_difference
 from specollama.backends.llama import LlamaModel, LoadOptions
@@ -30,6 +31,8 @@ from specollama.types import Route, Rule, SamplingOptions
 
 _CONTEXT = 4096  # tokens, where nobody says: Ollama's own default
 _SAMPLE = "The ship left the harbour at dawn, and the keeper of the light wrote its name into the log, as every day."
+_DRAFTING = (1,)  # tokens in a pass of a draft model
+_DRAFTING_REPEATS = 8
 
 
 @dataclass(slots=True)
@@ -63,7 +66,7 @@ class OpenedPair:
 
     async def close(self) -> None:
         fared = {name: costs.Fared(hits=c.hits, trials=c.trials) for name, c in self._calibrations.items()}
-        costs.keep(costs.Kept(models=self.kept.models, drafters={**self.kept.drafters, **fared}), self.file)
+        costs.keep(self.kept.model_copy(update={"drafters": {**self.kept.drafters, **fared}}), self.file)
         await worker.do(self._free)
 
     def _free(self, stopped: Callable[[], bool]) -> None:
@@ -197,43 +200,102 @@ def load_options(options: Mapping[str, Any], settings: PairSettings) -> LoadOpti
     )
 
 
-async def open_pair(target: Path, drafts: Mapping[str, Path], options: LoadOptions, *, lookup: bool) -> OpenedPair:
+async def open_pair(
+    target: Path, drafts: Mapping[str, Path], options: LoadOptions, *, lookup: bool, requantize: bool = False
+) -> OpenedPair:
     """Open the files, and time them if that wasn't done before on this machine.
 
-    Raises RunError when one can't be opened, MissingPackage without llama-cpp-python.
+    `requantize`: a draft model may be opened as a quicker copy (backends.requantized). Raises RunError when a file
+    can't be opened, MissingPackage without llama-cpp-python.
     """
-    return await worker.do(lambda stopped: _open_pair(target, drafts, options, lookup))
+    return await worker.do(lambda stopped: _open_pair(target, drafts, options, lookup, requantize))
 
 
-def _open_pair(target: Path, drafts: Mapping[str, Path], options: LoadOptions, lookup: bool) -> OpenedPair:
+def _open_pair(
+    target: Path, drafts: Mapping[str, Path], options: LoadOptions, lookup: bool, requantize: bool
+) -> OpenedPair:
     for path in (target, *drafts.values()):
         refuse_unreadable(path)
-    named = [("", target), *drafts.items()]
-    keys = [costs.model_key(path, options) for _, path in named]
-    file = costs.state_file(*keys)
+    file = costs.state_file(*(costs.model_key(path, options) for path in (target, *drafts.values())))
     kept, notice = costs.recall(file)
-    opened: list[Opened] = []
-    try:
-        for (name, path), key in zip(named, keys, strict=True):
-            opened.append(_opened(name, path, options, key, kept))
-    except RunError:
-        for model in opened:
-            model.close()
-        raise
-    ours = opened[0]
-    for model in opened[1:]:
+    opening = _Opening(options, requantize, dict(kept.models), [notice] if notice else [])
+    with ExitStack() as undo:
+        ours = opening.target(target)
+        undo.callback(ours.close)
+        models = list[Opened]()
+        for name, path in drafts.items():
+            models.append(opening.draft(name, path))
+            undo.callback(models[-1].close)
+        undo.pop_all()
+    for model in models:
         model.same = first_difference(model.vocabulary.tokens(), ours.vocabulary.tokens()) is None
-    known = costs.Kept(models={model.key: model.costs for model in opened}, drafters=kept.drafters)
-    notices = [line for line in (notice, costs.keep(known, file) if known != kept else "") if line]
-    return OpenedPair(ours, opened[1:], lookup, file, known, notices)
+    known = costs.Kept(models=opening.measured, drafters=kept.drafters)
+    if known != kept and (line := costs.keep(known, file)):
+        opening.notices.append(line)
+    return OpenedPair(ours, models, lookup, file, known, opening.notices)
 
 
-def _opened(name: str, path: Path, options: LoadOptions, key: str, kept: costs.Kept) -> Opened:
-    model = LlamaModel(path, options)
-    try:
-        vocabulary = LlamaVocabulary(path)
-        known = kept.models.get(key) or costs.measure(model, list(vocabulary.encode(_SAMPLE)))
-    except RunError:
-        model.close()
-        raise
-    return Opened(name, model, vocabulary, key, known)
+@dataclass(slots=True)
+class _Opening:
+    """Opens models and times those that weren't yet; a draft model as what is quickest."""
+
+    options: LoadOptions
+    requantize: bool
+    measured: dict[str, costs.ModelCosts]  # by key
+    notices: list[str]
+
+    def target(self, path: Path) -> Opened:
+        return self._opened("", path, costs.model_key(path, self.options), costs.SIZES, costs.REPEATS)
+
+    def draft(self, name: str, path: Path) -> Opened:
+        copy, (key, copied) = requantized.place(path), self._keys(path)
+        if self.requantize and self._quicker(key, copied) and copy.exists():
+            return self._drafting(name, copy, copied)
+        draft = self._drafting(name, path, key)
+        tried = copied in self.measured and not self._quicker(key, copied)
+        if not self.requantize or tried or not requantized.may_help(draft.model, self.options):
+            return draft
+        try:
+            return self._quickest(draft, copy, copied)
+        except RunError as error:
+            self.notices.append(f"no quicker copy of {name}: {error} (`requantize = false` in the pair asks for none)")
+            return draft
+
+    def _keys(self, path: Path) -> tuple[str, str]:
+        key = costs.model_key(path, self.options)
+        return key, f"{key}-requantized"
+
+    def _quicker(self, key: str, copied: str) -> bool:
+        if key not in self.measured or copied not in self.measured:
+            return False
+        return self.measured[copied].passes[1] < requantized.QUICKER * self.measured[key].passes[1]
+
+    def _quickest(self, draft: Opened, copy: Path, copied: str) -> Opened:
+        """The draft model or its copy. Raises RunError when the copy can't be made or opened."""
+        if not copy.exists():
+            requantized.make(draft.model.path, copy)
+        other = self._drafting(draft.name, copy, copied)
+        if not self._quicker(draft.key, copied):
+            other.close()
+            copy.unlink(missing_ok=True)
+            return draft
+        draft.close()
+        times = draft.costs.passes[1] / other.costs.passes[1]
+        self.notices.append(
+            f"{draft.name} drafts {times:.1f} times as fast from a copy in 4 bits, kept in {copy.parent}"
+        )
+        return other
+
+    def _drafting(self, name: str, path: Path, key: str) -> Opened:
+        return self._opened(name, path, key, _DRAFTING, _DRAFTING_REPEATS)
+
+    def _opened(self, name: str, path: Path, key: str, sizes: Sequence[int], repeats: int) -> Opened:
+        model = LlamaModel(path, self.options)
+        try:
+            vocabulary = LlamaVocabulary(path)
+            if key not in self.measured:
+                self.measured[key] = costs.measure(model, list(vocabulary.encode(_SAMPLE)), sizes, repeats)
+        except RunError:
+            model.close()
+            raise
+        return Opened(name, model, vocabulary, key, self.measured[key])

@@ -114,7 +114,9 @@ def test_a_pair_without_a_draft_is_plain(tmp_path: Path) -> None:
     assert (pair.draft, pair.route) == (None, Route.PLAIN)
 
 
-PAIR_KEYS = "batch_threads, draft, intercept, keep_alive, kv_type, lanes, lookahead, options, route, rule, target"
+PAIR_KEYS = (
+    "batch_threads, draft, intercept, keep_alive, kv_type, lanes, lookahead, options, requantize, route, rule, target"
+)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import hashlib
 import os
 import platform
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -22,7 +22,7 @@ from specollama.backends.llama import LlamaModel, LoadOptions
 from specollama.planner import BINS
 
 SIZES = (1, 8, 2, 4, 16, 3, 6, 12, 32)  # tokens in a pass, the most telling first
-_REPEATS = 3
+REPEATS = 3
 _LIMIT = 1.0  # seconds a model
 _READ = 64  # tokens
 _BEFORE = 32  # tokens that are there already
@@ -96,18 +96,26 @@ def keep(kept: Kept, file: Path) -> str:
     return ""
 
 
-def measure(model: LlamaModel, text: list[int], clock: Callable[[], float] = perf_counter) -> ModelCosts:
-    """Time a model for a second or so on the tokens of any text. Raises RunError when llama.cpp fails."""
-    began, passes = clock(), dict[int, float]()
+def measure(
+    model: LlamaModel,
+    text: list[int],
+    sizes: Sequence[int] = SIZES,
+    repeats: int = REPEATS,
+) -> ModelCosts:
+    """Time a model for a second or so on the tokens of any text, by passes of these sizes.
+
+    Raises RunError when llama.cpp fails.
+    """
+    began, passes = perf_counter(), dict[int, float]()
     room = min(_BEFORE + _READ, model.context_length)
     text = (text * (1 + room // len(text)))[:room]
     before = text[: room // 3]
-    reading = _timed(lambda: model.rows(text, 1), clock) / room
-    for size in (size for size in SIZES if len(before) + size <= room):
+    reading = _timed(lambda: model.rows(text, 1)) / room
+    for size in (size for size in sizes if len(before) + size <= room):
         took = list[float]()
-        while len(took) < _REPEATS and (not passes or clock() - began < _LIMIT):
+        while len(took) < repeats and (not passes or perf_counter() - began < _LIMIT):
             model.rows(before, 1)
-            took.append(_timed(partial(model.rows, text[: len(before) + size], size), clock))
+            took.append(_timed(partial(model.rows, text[: len(before) + size], size)))
         if took:
             passes[size] = min(took)
     return ModelCosts(passes=_rising(passes), reading=reading)
@@ -122,7 +130,7 @@ def _rising(passes: dict[int, float]) -> dict[int, float]:
     return rising
 
 
-def _timed(work: Callable[[], object], clock: Callable[[], float]) -> float:
-    began = clock()
+def _timed(work: Callable[[], object]) -> float:
+    began = perf_counter()
     work()
-    return clock() - began
+    return perf_counter() - began

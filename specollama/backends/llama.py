@@ -5,6 +5,7 @@ Not thread-safe: whoever shares it asks it from one thread.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from specollama.errors import RunError
 Logits = NDArray[np.float32]
 
 CHUNK = 128  # tokens read in one pass: a cancel takes effect between two
+_VALUE_LIMIT = 256  # bytes of a header's value
 _HEADROOM = 256 * 2**20  # bytes for compute buffers and the rest of the process
 
 
@@ -88,6 +90,12 @@ class LlamaModel:
         """The template that the file carries; "" for none."""
         found = self._llama.llama_model_chat_template(self._model, None)
         return found.decode("utf-8", "replace") if found else ""
+
+    def metadata(self, key: str) -> str:
+        """A value of the file's header, as text; "" where it has no such key."""
+        buffer = ctypes.create_string_buffer(_VALUE_LIMIT)
+        length = self._llama.llama_model_meta_val_str(self._model, key.encode(), buffer, _VALUE_LIMIT)
+        return buffer.value.decode("utf-8", "replace") if length > 0 else ""
 
     def known(self, tokens: list[int]) -> int:
         """How many of the first tokens are read already."""

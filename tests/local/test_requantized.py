@@ -1,0 +1,111 @@
+"""A draft model is opened as a copy in quicker weights where that was seen to be quicker, and as it is otherwise."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from local_replies import reply, settings
+
+from specollama.backends import costs, requantized
+from specollama.backends.llama import LlamaModel, LoadOptions
+from specollama.embedded.models import default_models
+from specollama.errors import RunError
+from specollama.opened import OpenedPair, open_pair
+
+OPTIONS = LoadOptions(context_length=256)
+MODELS = default_models()  # before the cache is another one
+PROMPT = "The three primary colours are"
+
+
+@pytest.fixture
+def draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A draft model of this test alone, with a cache and a state of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return Path(shutil.copy(MODELS["draft"], tmp_path / "draft.gguf"))
+
+
+@asynccontextmanager
+async def opened(draft: Path, **given: bool) -> AsyncIterator[OpenedPair]:
+    pair = await open_pair(MODELS["draft"], {"draft": draft}, OPTIONS, lookup=False, **{"requantize": True, **given})
+    try:
+        yield pair
+    finally:
+        await pair.close()
+
+
+def known(draft: Path, steps: Mapping[str, float]) -> None:
+    """As if these had been measured before: seconds of a step, as the file is and as its copy."""
+    key, target = costs.model_key(draft, OPTIONS), costs.model_key(MODELS["draft"], OPTIONS)
+    kept = {target: costs.ModelCosts(passes={1: 0.02, 8: 0.04}, reading=0.001)} | {
+        key + suffix: costs.ModelCosts(passes={1: step}, reading=0.001) for suffix, step in steps.items()
+    }
+    assert costs.keep(costs.Kept(models=kept), costs.state_file(target, key)) == ""
+
+
+async def test_the_quicker_copy_drafts_and_the_text_stays_the_same(draft: Path) -> None:
+    known(draft, {"": 1.0, "-requantized": 0.4})
+    async with opened(draft) as pair:
+        copy = requantized.place(draft)
+        assert pair.drafts[0].model.path == copy
+        assert pair.drafts[0].same
+        [line] = pair.told()
+        assert line == f"draft drafts 2.5 times as fast from a copy in 4 bits, kept in {copy.parent}"
+        text, _, stats = await reply(pair, PROMPT, chosen=settings(4))
+    assert stats.accepted > 0
+    async with opened(draft, requantize=False) as pair:
+        assert pair.drafts[0].model.path == draft
+        assert (await reply(pair, PROMPT))[0] == text
+
+
+async def test_a_copy_is_made_once(draft: Path) -> None:
+    known(draft, {"": 1.0, "-requantized": 0.4})
+    async with opened(draft):
+        made = requantized.place(draft).stat()
+    async with opened(draft) as pair:
+        assert pair.told() == ()
+        assert requantized.place(draft).stat() == made
+
+
+async def test_a_copy_that_is_not_quicker_is_thrown_away_and_not_made_again(draft: Path) -> None:
+    known(draft, {"": 1.0})
+    async with opened(draft) as pair:  # no real step takes a second: the copy is quicker
+        assert pair.drafts[0].model.path == requantized.place(draft)
+    requantized.place(draft).unlink()
+    known(draft, {"": 0.0001, "-requantized": 0.0001})
+    for _ in range(2):
+        async with opened(draft) as pair:
+            assert pair.drafts[0].model.path == draft
+            assert pair.told() == ()
+    assert not requantized.place(draft).exists()
+
+
+async def test_where_no_copy_can_be_made_the_file_itself_drafts(draft: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("not a folder")
+    async with opened(draft) as pair:
+        [line] = pair.told()
+        assert line.startswith("no quicker copy of draft: ")
+        assert line.endswith(" (`requantize = false` in the pair asks for none)")
+        assert pair.drafts[0].model.path == draft
+        assert (await reply(pair, PROMPT))[0]
+
+
+def test_a_file_that_is_no_model_leaves_nothing_behind(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF and no more")
+    with pytest.raises(RunError, match=r"can't write broken\.gguf in other types"):
+        requantized.make(broken, tmp_path / "copies" / "copy.gguf")
+    assert list((tmp_path / "copies").iterdir()) == []
+
+
+def test_only_what_a_processor_runs_in_other_types_is_copied(draft: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.gguf"
+    requantized.make(draft, copy)
+    for path, useful in ((draft, True), (copy, False)):
+        model = LlamaModel(path, OPTIONS)
+        assert requantized.may_help(model, OPTIONS) is useful
+        model.close()
