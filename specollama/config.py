@@ -83,6 +83,7 @@ class Overrides(TypedDict, total=False):
     keep_alive: float | str | None
     kv_type: str | None
     batch_threads: int | None
+    draft_ahead: bool | None
     requantize: bool | None
     options: Mapping[str, Any] | None
 
@@ -101,6 +102,7 @@ class PairSettings:
     keep_alive: float | str | None = None  # a number: seconds; None: the server's own
     kv_type: str | None = None  # of the cache of models opened in process; None: 16 bits
     batch_threads: int | None = None  # for reading with models opened in process; None: as num_thread
+    draft_ahead: bool | None = None  # draft while the target verifies; None: if their servers are different machines
     requantize: bool = True  # a draft model that is opened in process may be one's quicker copy
     options: Mapping[str, Any] = field(default_factory=dict)  # Ollama's, sent with every request
 

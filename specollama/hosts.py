@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TypedDict
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from specollama.errors import ConfigError
 
@@ -91,6 +91,16 @@ def server_url(text: str) -> str:
     Raises ValueError saying what is wrong; the text may hold a password, so show it by `shown` only.
     """
     return _url(text.strip(), lenient=False)
+
+
+def apart(one: str, other: str) -> bool:
+    """Whether two base URLs are of different machines, as far as their names tell; this one has several."""
+    hosts = {"this" if _of_this_machine(host) else host for host in (urlsplit(one).hostname, urlsplit(other).hostname)}
+    return len(hosts) > 1
+
+
+def _of_this_machine(host: str | None) -> bool:
+    return host is None or host == "localhost" or (_is_ip(host) and ip_address(host).is_loopback)
 
 
 def shown(value: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -65,6 +65,9 @@ class SharedLookahead:
 
     def send(self, draft: Draft) -> int:
         return self.wanted.send(draft)
+
+    def forecast(self, draft: Draft) -> Sequence[float]:
+        return self.wanted.forecast(draft)
 
     def learn(self, round: Round) -> None:
         self.wanted.learn(round)

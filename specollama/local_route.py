@@ -15,7 +15,9 @@ from specollama.backends.requests import Requests
 from specollama.backends.sources import ServedDrafter
 from specollama.backends.vocabulary import LlamaVocabulary, offloads_to_gpu
 from specollama.config import DraftRef, FileRef, Lookup, ModelRef, PairSettings
+from specollama.engine.ahead import DraftAhead
 from specollama.errors import MissingPackage, RunError
+from specollama.hosts import apart
 from specollama.types import Route, Rule, SamplingOptions
 
 if TYPE_CHECKING:
@@ -125,5 +127,8 @@ def served(
 ) -> ServedDrafter:
     """A draft model on its own server, for a target that is opened here: it drafts by text."""
     requests = Requests(model.name, sampling, passed_on(settings.options), settings.keep_alive)
-    drafter = OllamaDrafter(model.server, requests, rule=Rule.MATCH, seed=0, row_tokens=model.row_tokens)
-    return ServedDrafter(model.name, RetokenisedDrafter(drafter, vocabulary))
+    ollama = OllamaDrafter(model.server, requests, rule=Rule.MATCH, seed=0, row_tokens=model.row_tokens)
+    drafter = RetokenisedDrafter(ollama, vocabulary)
+    elsewhere = apart(model.server.url, "http://localhost")
+    ahead = elsewhere if settings.draft_ahead is None else settings.draft_ahead
+    return ServedDrafter(model.name, DraftAhead(drafter) if ahead else drafter)

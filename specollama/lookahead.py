@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +26,10 @@ class Lookahead(Protocol):
         """How many of the drafted tokens to have scored."""
         ...
 
+    def forecast(self, draft: Draft) -> Sequence[float]:
+        """How likely each drafted token is accepted, if those before it are; empty where that isn't known."""
+        ...
+
     def learn(self, round: Round) -> None:
         """What came of the last round."""
         ...
@@ -45,6 +50,9 @@ class FixedLookahead:
 
     def send(self, draft: Draft) -> int:
         return len(draft.tokens)
+
+    def forecast(self, draft: Draft) -> Sequence[float]:
+        return ()
 
     def learn(self, round: Round) -> None:
         """What happened changes nothing."""
@@ -73,6 +81,9 @@ class AdaptiveLookahead:
 
     def send(self, draft: Draft) -> int:
         return len(draft.tokens)
+
+    def forecast(self, draft: Draft) -> Sequence[float]:
+        return ()
 
     def learn(self, round: Round) -> None:
         drafted, accepted = round.verdict.drafted, round.verdict.accepted

@@ -36,6 +36,7 @@ from specollama.checks import (
     why_plain,
 )
 from specollama.config import FileRef, Overrides, PairSettings
+from specollama.engine.ahead import DraftAhead, OverlappedTarget
 from specollama.engine.rounds import Speculation
 from specollama.errors import EndpointError, ModelMissing, RunError, Unreachable, UnsupportedPair
 from specollama.events import thinking_apart, unless_nothing_came, written
@@ -47,10 +48,9 @@ from specollama.plan import (
     Plan,
     begins_twice,
     detail,
-    drafter,
     lookahead_of,
     patience,
-    verifier,
+    sides,
 )
 from specollama.prompts import Unprompted, own_prompt, rendered_by_server
 from specollama.sampling import effective
@@ -333,13 +333,14 @@ class Pair:
         if lanes is not None:
             lookahead = SharedLookahead(lookahead, lanes)
         stats = Stats(route=plan.route, prompt_eval_count=plan.prompt_tokens)
-        yield Status(on=True, detail=detail(plan, lookahead))
+        yield Status(on=True, detail=detail(plan, self.settings, lookahead))
         watch = Watch(plan.target, plan.draft, plan.lanes, plan.probe.step if plan.probe else None)
         async with AsyncExitStack() as stack:
+            target, drafter = await sides(plan, self.settings, watch, stack)
             speculation = Speculation(
                 prompt=plan.prompt,
-                target=await verifier(plan, watch, stack),
-                drafter=drafter(plan, watch),
+                target=target,
+                drafter=drafter,
                 lookahead=lookahead,
                 rule=plan.rule,
                 options=plan.target_requests.options,
@@ -356,11 +357,16 @@ class Pair:
         async with opened.alone:
             others = [served(model, plan.sampling, settings, opened.target.vocabulary) for model in plan.others]
             speculation = opened.speculation(plan.prompt, plan.sampling, settings, others)
+            ahead = [other.drafter for other in others if isinstance(other.drafter, DraftAhead)]
+            speculation.target = OverlappedTarget(speculation.target, ahead)
             off = why_off(settings)
             words = "; ".join([off or f"local, lookahead {speculation.lookahead}", *plan.notices])
             speculation.stats.reason = off or ""
             yield Status(on=off is None, detail=words)
-            async with aclosing(speculation.events()) as events:
+            async with AsyncExitStack() as stack:
+                for drafter in ahead:
+                    await stack.enter_async_context(aclosing(drafter))
+                events = await stack.enter_async_context(aclosing(speculation.events()))
                 async for event in thinking_apart(events, plan.prompt, plan.thinks):
                     yield event
 

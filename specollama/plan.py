@@ -22,6 +22,8 @@ from specollama.backends.requests import Requests
 from specollama.backends.watch import Watch, WatchedTarget
 from specollama.checks import Tokenizers
 from specollama.config import PairSettings
+from specollama.engine.ahead import DraftAhead, OverlappedTarget
+from specollama.hosts import apart
 from specollama.lookahead import AdaptiveLookahead, FixedLookahead, Lookahead, Patience
 from specollama.types import Route, Rule, SamplingOptions
 
@@ -98,15 +100,32 @@ def lookahead_of(plan: Plan, settings: PairSettings) -> Lookahead:
     return FixedLookahead(settings.lookahead)
 
 
-def detail(plan: Plan, lookahead: Lookahead) -> str:
+def detail(plan: Plan, settings: PairSettings, lookahead: Lookahead) -> str:
     """The status line's words."""
-    words = f"{plan.route}, lookahead {lookahead}"
+    words = f"{plan.route}, lookahead {lookahead}" + ", drafting ahead" * drafts_ahead(plan, settings)
     if plan.route is Route.LANES and plan.tokenizers.target is None:
         words += f"; cuts checked by token counts alone: {plan.tokenizers.why_not_exact}"
     return words
 
 
-async def verifier(plan: Plan, watch: Watch, stack: AsyncExitStack) -> Target:
+def drafts_ahead(plan: Plan, settings: PairSettings) -> bool:
+    """Whether drafting goes on while the target verifies: where the two don't take each other's time."""
+    if plan.rule is Rule.REJECTION or plan.route is Route.GREEDY:
+        return False
+    apart_here = apart(plan.target.server.url, plan.draft.server.url)
+    return apart_here if settings.draft_ahead is None else settings.draft_ahead
+
+
+async def sides(plan: Plan, settings: PairSettings, watch: Watch, stack: AsyncExitStack) -> tuple[Target, Drafter]:
+    """The target and the drafter of a reply; `stack` closes them."""
+    target, drafting = await _verifier(plan, watch, stack), _drafter(plan, watch)
+    if not drafts_ahead(plan, settings):
+        return target, drafting
+    ahead = await stack.enter_async_context(aclosing(DraftAhead(drafting)))
+    return OverlappedTarget(target, [ahead]), ahead
+
+
+async def _verifier(plan: Plan, watch: Watch, stack: AsyncExitStack) -> Target:
     """The target of the plan's route; `stack` closes it."""
     options = plan.target_requests.options
     if plan.route is Route.GREEDY:
@@ -127,7 +146,7 @@ async def verifier(plan: Plan, watch: Watch, stack: AsyncExitStack) -> Target:
     return WatchedTarget(lanes, watch)
 
 
-def drafter(plan: Plan, watch: Watch) -> Drafter:
+def _drafter(plan: Plan, watch: Watch) -> Drafter:
     """The draft model, its drafts in the target's tokens."""
     tokenizers = plan.tokenizers
     ollama = OllamaDrafter(

@@ -223,6 +223,9 @@ class Planner:
         gains = [0.0, *self._gains(draft)]
         return max(range(len(gains)), key=gains.__getitem__)
 
+    def forecast(self, draft: Draft) -> Sequence[float]:
+        return self._probabilities(draft) if draft.source in self.sources else ()
+
     def gain(self, draft: Draft) -> float:
         """What the best beginning of a draft brings beyond its price, in tokens; what it took to draft is spent."""
         return max(self._gains(draft), default=0.0)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from specollama.stats import Done, Event, Stats, Status, ToolCalls
+from specollama.types import Route
 
 
 def stats_object(stats: Stats) -> dict[str, Any]:
@@ -23,12 +24,14 @@ def stats_object(stats: Stats) -> dict[str, Any]:
         "plain": stats.plain,
         "accepted_at": list(stats.accepted_at),
         "acceptance_rate": _rounded(stats.acceptance_rate),
+        "predicted_rate": _rounded(stats.predicted_rate),
         "draft_efficiency": _rounded(stats.draft_efficiency),
         "mean_accepted_length": _rounded(stats.mean_accepted_length),
         "draft_requests": stats.draft_requests,
         "rows": stats.rows,
         "extensions": stats.extensions,
         "prompt_eval_count": stats.prompt_eval_count,
+        "prompt_read": stats.prompt_read,
         "eval_count": stats.eval_count,
         "total_duration": stats.total_duration,
         "first_token_duration": stats.first_token_duration,
@@ -60,12 +63,17 @@ def stats_lines(stats: Stats) -> list[tuple[str, str]]:
     rounds = stats.rounds > 0
     lines = [
         ("route", f"{stats.route} ({stats.reason})" if stats.reason else str(stats.route)),
+        (
+            "prompt tokens read",
+            f"{stats.prompt_read} of {stats.prompt_eval_count}" if stats.route is Route.LOCAL else "",
+        ),
         ("tokens", f"{stats.eval_count}"),
         ("rounds", f"{stats.rounds}" if rounds else ""),
         ("drafted", f"{stats.drafted}" if rounds else ""),
         ("tested", f"{stats.tested}" if rounds else ""),
         ("accepted", f"{stats.accepted}" if rounds else ""),
         ("acceptance rate", percent(stats.acceptance_rate)),
+        ("  predicted", percent(stats.predicted_rate)),
         ("mean accepted length", number(stats.mean_accepted_length)),
         ("rows asked", f"{stats.rows}" if rounds else ""),
         ("extensions", f"{stats.extensions}" if stats.extensions else ""),

@@ -6,11 +6,19 @@ Names and meanings are those of design section 1; vLLM's counters `num_drafts`, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from specollama.types import DoneReason, Origin, Route, Token, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """How likely a drafted token was held to be accepted, if those before it were, and whether it was."""
+
+    probability: float
+    accepted: bool
 
 
 @dataclass(slots=True)
@@ -31,6 +39,8 @@ class Stats:
     plain: int = 0
     accepted_at: list[int] = field(default_factory=list)  # by place in the draft, the first at index 0
 
+    forecasts: list[Forecast] = field(default_factory=list)  # of tested tokens, where the drafter's confidence is known
+
     draft_requests: int = 0  # requests
     rows: int = 0  # rows asked of the target
     extensions: int = 0  # requests that were issued again with a larger num_predict
@@ -43,8 +53,11 @@ class Stats:
     draft_duration: int = 0  # waiting for drafts
     score_duration: int = 0  # waiting for the target
 
-    def record(self, verdict: Verdict) -> None:
-        """Count one round. Where nothing was drafted there was none: its token is a plain one."""
+    def record(self, verdict: Verdict, forecast: Sequence[float] = ()) -> None:
+        """Count one round. Where nothing was drafted there was none: its token is a plain one.
+
+        `forecast`: how likely each drafted token was held to be accepted, if those before it were.
+        """
         if not verdict.drafted:
             self.plain += len(verdict.emitted)
             return
@@ -56,6 +69,8 @@ class Stats:
         self.accepted_at.extend([0] * grow)
         for place in range(verdict.accepted):
             self.accepted_at[place] += 1
+        for place, probability in enumerate(forecast[: verdict.tested]):
+            self.forecasts.append(Forecast(probability, place < verdict.accepted))
         self.emitted += len(verdict.emitted)
         for emitted in verdict.emitted:
             self.recovered += emitted.origin is Origin.RECOVERED
@@ -65,6 +80,11 @@ class Stats:
     def acceptance_rate(self) -> float | None:
         """Accepted over tested; None before anything was tested."""
         return self.accepted / self.tested if self.tested else None
+
+    @property
+    def predicted_rate(self) -> float | None:
+        """What `acceptance_rate` was held to be; None where nothing was forecast."""
+        return sum(one.probability for one in self.forecasts) / len(self.forecasts) if self.forecasts else None
 
     @property
     def draft_efficiency(self) -> float | None:

@@ -179,6 +179,7 @@ class TuningTable(Table):
         str | None, _must('a cache type of llama.cpp, as "q8_0"', lambda name: VARIABLE.fullmatch(name))
     ] = None
     batch_threads: Annotated[int | None, _must("a whole number, 1 or more", lambda value: value >= 1)] = None
+    draft_ahead: Annotated[bool | None, _must("true or false")] = None
     requantize: Annotated[bool, _must("true or false")] = True
     options: OptionsTable = OptionsTable()
 

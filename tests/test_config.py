@@ -115,7 +115,8 @@ def test_a_pair_without_a_draft_is_plain(tmp_path: Path) -> None:
 
 
 PAIR_KEYS = (
-    "batch_threads, draft, intercept, keep_alive, kv_type, lanes, lookahead, options, requantize, route, rule, target"
+    "batch_threads, draft, draft_ahead, intercept, keep_alive, kv_type, lanes, lookahead, options, requantize, "
+    "route, rule, target"
 )
 
 

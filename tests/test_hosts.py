@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specollama.errors import ConfigError
-from specollama.hosts import Endpoint, resolve_host, server_url, shown
+from specollama.hosts import Endpoint, apart, resolve_host, server_url, shown
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,20 @@ def test_ollama_host_is_read_as_ollama_reads_it(value: str, url: str) -> None:
 )
 def test_all_addresses_of_a_server_are_reached_as_this_machine(value: str, url: str) -> None:
     assert resolve_host({"OLLAMA_HOST": value}).url == url
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "told_apart"),
+    [
+        ("http://127.0.0.1:11434", "http://localhost:11435", False),
+        ("http://[::1]:11434", "http://127.0.0.2:1", False),
+        ("http://tower:11434", "http://tower:11435/ollama", False),
+        ("http://tower:11434", "http://localhost:11434", True),
+        ("https://10.0.0.2", "https://10.0.0.3", True),
+    ],
+)
+def test_machines_are_told_apart_by_their_names(one: str, other: str, told_apart: bool) -> None:
+    assert apart(one, other) is told_apart
 
 
 @pytest.mark.parametrize("port", ["66000", "-1", "", "port", "1_0", "1e3"])

@@ -34,19 +34,19 @@ class ServedDrafter:
 
     def __init__(self, name: str, drafter: Drafter) -> None:
         self.name = name
-        self._drafter = drafter
+        self.drafter = drafter
 
     def unread(self, text: str) -> int:
         return 0
 
     async def propose(self, text: str, count: int) -> Draft:
         began = perf_counter()
-        draft = await self._drafter.propose(text, min(count, _A_REQUEST))
+        draft = await self.drafter.propose(text, min(count, _A_REQUEST))
         step = (perf_counter() - began) / max(1, len(draft.tokens))
         return replace(draft, source=self.name, steps=(step,) * len(draft.tokens))
 
     def learn(self, verdict: Verdict) -> None:
-        self._drafter.learn(verdict)
+        self.drafter.learn(verdict)
 
 
 class Sources:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from random import Random
@@ -68,8 +68,8 @@ class Speculation:
                 why: str | None = f"the draft failed: {error}"
             else:
                 drafting = (perf_counter_ns() - began) / 1e9
-                draft, verdict = await self._score(draft, drafting)
-                for event in self._emit(draft, verdict):
+                draft, verdict, forecast = await self._score(draft, drafting)
+                for event in self._emit(draft, verdict, forecast):
                     yield event
                 if self._stopper.reason is not None:
                     break
@@ -106,8 +106,8 @@ class Speculation:
         self.stats.draft_duration += perf_counter_ns() - began
         return draft
 
-    async def _score(self, proposed: Draft, drafting: float) -> tuple[Draft, Verdict]:
-        """What of the draft was sent, and its verdict. `drafting`: seconds that it took."""
+    async def _score(self, proposed: Draft, drafting: float) -> tuple[Draft, Verdict, Sequence[float]]:
+        """What of the draft was sent, its verdict, and what that was held to be. `drafting`: seconds that it took."""
         draft = proposed.first(self.lookahead.send(proposed))
         began = perf_counter_ns()
         scored = await self.target.score(draft)
@@ -116,11 +116,12 @@ class Speculation:
         self.stats.rows += scored.asked
         self.stats.prompt_read += scored.read
         verdict = judge(draft, scored, self.rule, self.random)
+        forecast = self.lookahead.forecast(draft)
         self.lookahead.learn(Round(proposed, verdict, drafting, scoring / 1e9, scored.read))
         self.drafter.learn(verdict)
-        return draft, verdict
+        return draft, verdict, forecast
 
-    def _emit(self, draft: Draft, verdict: Verdict) -> Iterator[Text]:
+    def _emit(self, draft: Draft, verdict: Verdict, forecast: Sequence[float]) -> Iterator[Text]:
         """Show the round's tokens, and count them: only those that the reply still took."""
         number, used = self.stats.rounds + 1 if verdict.drafted else 0, 0
         for emitted in verdict.emitted:
@@ -130,7 +131,7 @@ class Speculation:
             if self._stopper.reason is not None:
                 break
         kept = clip(verdict, draft, used) if self._stopper.reason is not None else verdict
-        self.stats.record(kept)
+        self.stats.record(kept, forecast)
         self.stats.eval_count += used + kept.end
         if verdict.end and self._stopper.reason is None:
             yield from self._shown(self._stopper.end())

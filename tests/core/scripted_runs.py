@@ -79,6 +79,9 @@ class Listed:
     def send(self, draft: Draft) -> int:
         return len(draft.tokens)
 
+    def forecast(self, draft: Draft) -> Sequence[float]:
+        return ()
+
     def learn(self, round: Round) -> None:
         self.learnt.append((round.verdict.drafted, round.verdict.accepted))
 

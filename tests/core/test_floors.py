@@ -38,6 +38,7 @@ FLOORS: dict[str, int] = {
     "engine.*": 2,
     "backends.*": 2,
     "replies": 2,
+    "quality": 2,
     "report": 2,
     "checks": 3,
     "opened": 3,

@@ -21,7 +21,7 @@ from specollama.config import PairSettings
 from specollama.engine.rounds import Speculation
 from specollama.lookahead import FixedLookahead
 from specollama.pairs import Conversation, Pair
-from specollama.stats import Stats
+from specollama.stats import Stats, Status
 from specollama.types import Route, Rule, SamplingOptions
 from specollama.wire import GenerateReply, Message
 
@@ -90,6 +90,20 @@ async def test_lanes_with_the_default_draft_give_the_targets_words(default_draft
 async def test_most_of_the_default_draft_is_accepted(default_draft: Outcome) -> None:
     assert default_draft.acceptance > 0.6
     assert default_draft.accepted_length > 2
+
+
+async def test_drafting_ahead_gives_the_targets_words(settings: PairSettings, alone: dict[str, Alone]) -> None:
+    async with Pair(replace(settings, draft_ahead=True), {}) as pair:
+        asked = Conversation([Message(role="user", content=PROMPTS[0])])
+        async with aclosing(pair.reply(asked)) as events:
+            status = await anext(events)
+        replies = {prompt: await through_pair(pair, prompt) for prompt in PROMPTS[:3]}
+    assert isinstance(status, Status)
+    assert status.detail.endswith(", drafting ahead")
+    for prompt, reply in replies.items():
+        parted = alone[prompt].gap_at(reply.text)
+        assert reply.text == alone[prompt].text or parted < NEAR_TIE
+        assert reply.stats.accepted > 0
 
 
 async def test_the_greedy_route_gives_the_targets_words(settings: PairSettings, alone: dict[str, Alone]) -> None:
