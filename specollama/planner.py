@@ -7,7 +7,7 @@ last rounds, whichever is faster. Pure: times come in, decisions go out.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import mul
@@ -25,6 +25,7 @@ _DOUBT_MEMORY = 0.95  # of what a reply has shown, token by token
 _SHIFT = 0.2  # how fast the whole curve follows the machine
 _BEND = 0.05  # how fast a point of it moves against the others
 _RECENT = 0.08  # how fast what drafting brings follows the reply
+_RESTED = 8  # drafts of others, after which a model may be tried again
 _WINDOW = 0.1  # how fast the rate of the last rounds does
 _EXPLORED = 0.01  # of the time: drafting where it seems not to pay, so that a change is noticed
 ROUND = 3  # tokens that a round is expected to bring
@@ -111,7 +112,8 @@ class Source:
     """What is known of one drafter: seconds a token drafted and a token read, and how its drafts fare.
 
     `brings` and `takes`: tokens beyond the plain one and seconds beyond its pass, of its latest drafts; None before the
-    first. `follow`: how likely the next token is accepted after those that were drafted so far.
+    first. `follow`: how likely the next token is accepted after those that were drafted so far. `rested`: drafts of
+    others since its own last one.
     """
 
     step: float = 0.0
@@ -120,6 +122,7 @@ class Source:
     brings: float | None = None
     takes: float = 0.0
     follow: float = 0.8
+    rested: int = 0
     _missed: float = 0.0
     _feared: float = 0.0
 
@@ -160,6 +163,25 @@ class Planner:
     def next(self) -> int:
         """The first token comes from the target alone: nothing delays it."""
         return self.most if self._written or self.forced else 0
+
+    def choose(self, unread: Mapping[str, int], *, instead: float = 0.0) -> str | None:
+        """The model that is to draft now, if any: the one of which most is hoped for, now and then another.
+
+        `unread`: tokens that each would have to read first; `instead`: as for `worth`.
+        """
+        best = max(unread, key=self.hope, default=None)
+        if best is None:
+            return None
+        other = max((name for name in unread if name != best), key=lambda name: self.sources[name].rested, default=best)
+        if self.sources[other].rested >= _RESTED and not self.forced:
+            reading = self.sources[other].reading * max(0, unread[other] - 1)
+            if self._explore(self._seconds_lost(best, other) + reading):
+                return other
+        return best if self.worth(best, unread[best], instead=instead) else None
+
+    def _seconds_lost(self, best: str, other: str) -> float:
+        """What a draft of another model than the best is expected to lose."""
+        return max(0.0, self.hope(best) - self.hope(other)) / self._price(1.0)
 
     def worth(self, name: str, unread: int, *, instead: float = 0.0) -> bool:
         """Whether to let a model draft now, which has to read so many tokens first.
@@ -259,11 +281,15 @@ class Planner:
         for confidence, accepted in outcomes(draft, round.verdict):
             source.observe(confidence, accepted)
         sent = round.verdict.drafted
+        for each in self.sources.values():
+            each.rested += each is not source
         likely = sum(accumulate(probabilities[:sent], mul)) if draft.confidence else float(round.verdict.accepted)
         time = sum(draft.steps[1:]) + source.step * bool(draft.steps) + self.target(sent + 1) - self.target(1)
         brings, takes = self._hoped(source)
-        source.brings = brings + _RECENT * (likely - brings)
-        source.takes = takes + _RECENT * (time - takes)
+        news = 1 - (1 - _RECENT) ** (1 + source.rested)  # what was known before has grown old meanwhile
+        source.brings = brings + news * (likely - brings)
+        source.takes = takes + news * (time - takes)
+        source.rested = 0
 
     def _learn_costs(self, source: Source, draft: Draft) -> None:
         for seconds in draft.steps[1:]:

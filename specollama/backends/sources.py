@@ -54,22 +54,20 @@ class Sources:
 
     def __init__(self, lookup: LookupDrafter | None, models: Sequence[DraftModel], planner: Planner) -> None:
         self._lookup = lookup
-        self._models = models
+        self._models = {model.name: model for model in models}
         self._planner = planner
         self._found = Draft()  # by lookup, and not taken
 
     async def propose(self, text: str, count: int) -> Draft:
         found = await self._lookup.propose(text, count) if self._lookup else Draft()
         hoped = self._planner.gain(found) if found.tokens else 0.0
-        model = max(self._models, key=lambda model: self._planner.hope(model.name), default=None)
-        self._found = Draft()
-        if model and self._planner.worth(model.name, model.unread(text), instead=hoped):
-            self._found = found
-            return await model.propose(text, count)
-        return found
+        unread = {name: model.unread(text) for name, model in self._models.items()}
+        chosen = self._planner.choose(unread, instead=hoped)
+        self._found = found if chosen else Draft()
+        return await self._models[chosen].propose(text, count) if chosen else found
 
     def learn(self, verdict: Verdict) -> None:
         if self._found.tokens:
             self._planner.watch(self._found, verdict)
-        for model in self._models:
+        for model in self._models.values():
             model.learn(verdict)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
-from specollama.planner import CostCurve, Planner, Source
+from specollama.planner import MOST, CostCurve, Planner, Source
 from specollama.types import Draft, Emitted, Origin, Round, Rule, Token, Verdict
 
 RIGHT, WRONG = Token("r"), Token("w")
@@ -62,9 +62,19 @@ class Machine:
         return written / seconds
 
     def _draft(self, lookahead: Planner | Fixed, accepted: Callable[[int], float], written: int) -> Draft:
-        count, draft = lookahead.next(), Draft(source="model")
-        if not count or not lookahead.worth("model", 1):
+        if not (count := lookahead.next()) or not lookahead.worth("model", 1):
             return Draft()
+        return self.drafted(lookahead, accepted, written, "model", count)
+
+    def drafted(
+        self,
+        lookahead: Planner | Fixed,
+        accepted: Callable[[int], float],
+        written: int,
+        name: str,
+        count: int = MOST,
+    ) -> Draft:
+        draft = Draft(source=name)
         while len(draft.tokens) < count:
             sure = accepted(written + len(draft.tokens))
             draft = replace(
@@ -91,3 +101,20 @@ def _verdict(draft: Draft, sent: int, random: Random) -> Verdict:
         same = sent == len(draft.tokens) or random.random() < draft.confidence[sent]
         emitted.append(Emitted(RIGHT if same else WRONG, Origin.BONUS if sent else Origin.PLAIN))
     return Verdict(tuple(emitted), sent, min(sent, accepted + 1), accepted)
+
+
+def rate_of_several(machine: Machine, accepted: Mapping[str, Callable[[int], float]], tokens: int) -> float:
+    """Tokens a second of a reply for which a planner chooses between models, each with its own acceptance by place."""
+    sources = {name: Source(machine.step) for name in accepted}
+    planner = Planner(CostCurve(dict(machine.passes)), sources, Rule.GREEDY, expected=10_000)
+    random, curve, seconds, written = Random(1), CostCurve(dict(machine.passes)), 0.0, 0
+    while written < tokens:
+        count, draft = planner.next(), Draft()
+        if count and (name := planner.choose(dict.fromkeys(accepted, 1))):
+            draft = machine.drafted(planner, accepted[name], written, name)
+        verdict = _verdict(draft, planner.send(draft), random)
+        scoring, drafting = curve(verdict.drafted + 1), sum(draft.steps)
+        seconds += drafting + scoring
+        written += len(verdict.emitted)
+        planner.learn(Round(draft, verdict, drafting, scoring))
+    return written / seconds

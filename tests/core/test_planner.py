@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulated import RIGHT, WRONG, Fixed, Machine
+from simulated import RIGHT, WRONG, Fixed, Machine, rate_of_several
 
 from specollama.planner import LOOKUP, MOST, Calibration, CostCurve, Planner, Source, outcomes
 from specollama.types import Draft, Emitted, Origin, Round, Rule, Token, Verdict
@@ -40,6 +40,22 @@ def test_it_follows_a_reply_that_changes() -> None:
 
     best = max(simulated.rate(Fixed(count), accepted, TOKENS) for count in range(13))
     assert simulated.rate(simulated.planner(), accepted, TOKENS) > 1.05 * best
+
+
+def test_of_several_models_the_one_drafts_that_pays_in_the_present_stage_of_the_reply() -> None:
+    simulated = MACHINES["bound by memory"]
+    accepted = {"code": lambda place: 0.97 if place // 300 % 2 else 0.3, "prose": lambda place: 0.85}
+    alone = {name: simulated.rate(simulated.planner(), accepted[name], TOKENS) for name in accepted}
+    best = simulated.rate(simulated.planner(), lambda place: max(each(place) for each in accepted.values()), TOKENS)
+    chosen = rate_of_several(simulated, accepted, TOKENS)
+    assert chosen > 1.03 * max(alone.values())
+    assert chosen > 0.9 * best
+
+
+def test_a_model_that_never_pays_costs_little_beside_one_that_does() -> None:
+    simulated = MACHINES["bound by memory"]
+    alone = simulated.rate(simulated.planner(), lambda place: 0.9, TOKENS)
+    assert rate_of_several(simulated, {"good": lambda place: 0.9, "bad": lambda place: 0.1}, TOKENS) > 0.97 * alone
 
 
 def test_drafting_that_never_pays_costs_next_to_nothing() -> None:
