@@ -9,7 +9,7 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -76,7 +76,7 @@ DraftRef = ModelRef | FileRef | Lookup
 class Overrides(TypedDict, total=False):
     """What flags may set of a pair. None: not given."""
 
-    lookahead: int | str | None
+    lookahead: int | Sequence[int] | str | None
     route: Route | str | None
     rule: Rule | str | None
     lanes: int | None
@@ -95,7 +95,7 @@ class PairSettings:
     name: str | None  # as in the file; None: given by flags
     target: ModelRef | FileRef
     drafts: tuple[DraftRef, ...] = ()  # empty only with the route plain
-    lookahead: int | Literal["auto"] = "auto"  # tokens drafted in a round
+    lookahead: int | tuple[int, ...] | Literal["auto"] = "auto"  # tokens drafted in a round; several: round by round
     route: Route = Route.AUTO
     rule: Rule = Rule.AUTO
     lanes: int | None = None  # concurrent requests the target works on at once; None: not known

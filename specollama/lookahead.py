@@ -62,6 +62,34 @@ class FixedLookahead:
 
 
 @dataclass(slots=True)
+class StagedLookahead:
+    """A length for each round, the first one first; the last one for all that come after."""
+
+    lengths: tuple[int, ...]
+    _rounds: int = 0
+
+    def next(self) -> int:
+        return self.lengths[min(self._rounds, len(self.lengths) - 1)]
+
+    def send(self, draft: Draft) -> int:
+        return len(draft.tokens)
+
+    def forecast(self, draft: Draft) -> Sequence[float]:
+        return ()
+
+    def learn(self, round: Round) -> None:
+        self._rounds += 1
+
+    def __str__(self) -> str:
+        return staged(self.lengths)
+
+
+def staged(lengths: Sequence[int]) -> str:
+    """Lengths by round, for the status line."""
+    return ", ".join(map(str, lengths)) + ", ..." * (len(lengths) > 1)
+
+
+@dataclass(slots=True)
 class AdaptiveLookahead:
     """Longer after a draft was accepted whole, shorter after two in a row that were accepted less than half.
 

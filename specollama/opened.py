@@ -169,7 +169,7 @@ def _lookahead(settings: PairSettings, planner: Planner, *, drafting: bool) -> L
         return FixedLookahead(0)
     if settings.lookahead == "auto":
         return planner
-    planner.most, planner.forced = settings.lookahead, True
+    planner.forced = (settings.lookahead,) if isinstance(settings.lookahead, int) else settings.lookahead
     return planner
 
 

@@ -24,7 +24,7 @@ from specollama.checks import Tokenizers
 from specollama.config import PairSettings
 from specollama.engine.ahead import DraftAhead, OverlappedTarget
 from specollama.hosts import apart
-from specollama.lookahead import AdaptiveLookahead, FixedLookahead, Lookahead, Patience
+from specollama.lookahead import AdaptiveLookahead, Lookahead, Patience, StagedLookahead
 from specollama.types import Route, Rule, SamplingOptions
 
 if TYPE_CHECKING:
@@ -95,9 +95,10 @@ def patience(plan: Plan, settings: PairSettings) -> Patience | None:
 def lookahead_of(plan: Plan, settings: PairSettings) -> Lookahead:
     if settings.lookahead == "auto":
         return AdaptiveLookahead(most=max(1, plan.lanes - 1))
+    lengths = settings.lookahead if isinstance(settings.lookahead, tuple) else (settings.lookahead,)
     if plan.route is Route.LANES and settings.lanes is not None:
-        return FixedLookahead(min(settings.lookahead, max(1, plan.lanes - 1)))
-    return FixedLookahead(settings.lookahead)
+        lengths = tuple(min(length, max(1, plan.lanes - 1)) for length in lengths)
+    return StagedLookahead(lengths)
 
 
 def detail(plan: Plan, settings: PairSettings, lookahead: Lookahead) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import mul
 
+from specollama.lookahead import staged
 from specollama.types import Draft, Round, Rule, Verdict
 
 LOOKUP = "lookup"
@@ -142,8 +143,8 @@ class Planner:
     """The lookahead that pays (lookahead.Lookahead), for one reply.
 
     `target`: seconds of a pass of the target by its tokens; `sources`: the drafters by name; `expected`: tokens that
-    the reply may have. `forced`: always `most` tokens, whatever that brings. Under Rule.REJECTION all that was drafted
-    is sent: what is left out may not depend on later tokens.
+    the reply may have. `forced`: lengths by round, whatever they bring, the last one for all later rounds. Under
+    Rule.REJECTION all that was drafted is sent: what is left out may not depend on later tokens.
     """
 
     target: CostCurve
@@ -151,18 +152,21 @@ class Planner:
     rule: Rule
     expected: int = REPLY
     most: int = MOST
-    forced: bool = False
+    forced: tuple[int, ...] = ()
     _tokens: float = 1 / _WINDOW  # of the last rounds, older ones fading; at first as if they had been plain
     _seconds: float = 0.0  # that those took
     _to_explore: float = 0.0  # seconds that may be spent on drafts that seem not to pay
     _written: int = 0
+    _rounds: int = 0
 
     def __str__(self) -> str:
-        return str(self.most) if self.forced else f"0-{self.most}"
+        return staged(self.forced) if self.forced else f"0-{self.most}"
 
     def next(self) -> int:
         """The first token comes from the target alone: nothing delays it."""
-        return self.most if self._written or self.forced else 0
+        if self.forced:
+            return self.forced[min(self._rounds, len(self.forced) - 1)]
+        return self.most if self._written else 0
 
     def choose(self, unread: Mapping[str, int], *, instead: float = 0.0) -> str | None:
         """The model that is to draft now, if any: the one of which most is hoped for, now and then another.
@@ -225,7 +229,7 @@ class Planner:
     def another(self, draft: Draft) -> bool:
         """Whether to draft one more token after those."""
         if len(draft.tokens) >= self.most or self.forced:
-            return len(draft.tokens) < self.most
+            return len(draft.tokens) < self.next()
         source = self.sources[draft.source]
         reached = math.prod(self._probabilities(draft))
         size = len(draft.tokens) + 1
@@ -257,6 +261,7 @@ class Planner:
         sent = verdict.drafted
         emitted = len(verdict.emitted)
         self._written += emitted
+        self._rounds += 1
         if not round.read and round.scoring > 0:
             self.target.observe(sent + 1, round.scoring)
         self._learn_rate(emitted, round)

@@ -154,12 +154,18 @@ def _draft(value: Any, handler: Callable[[Any], Any]) -> Any:
     return handler([{"model": one} if isinstance(one, str) else one for one in listed])
 
 
+def _is_lookahead(value: int | list[int] | str) -> bool:
+    if isinstance(value, list):
+        return bool(value) and min(value) >= 1
+    return value == "auto" or (isinstance(value, int) and value >= 0)
+
+
 class TuningTable(Table):
     """What a pair says about how it is run; the flags of the command line say the same."""
 
     lookahead: Annotated[
-        int | Literal["auto"],
-        _must('"auto" or a whole number, 0 or more', lambda value: value == "auto" or value >= 0),
+        int | list[int] | Literal["auto"],
+        _must('"auto", a whole number from 0, or a list of such from 1, round by round', _is_lookahead),
     ] = "auto"
     route: Annotated[Route, Field(strict=False), _must("one of " + ", ".join(Route))] = Route.AUTO
     rule: Annotated[
@@ -188,6 +194,8 @@ class TuningTable(Table):
         given = {name: getattr(self, name) for name in TuningTable.model_fields if name in self.model_fields_set}
         if isinstance(keep := given.get("keep_alive"), str) and SECONDS.fullmatch(keep):
             given["keep_alive"] = float(keep)  # Ollama refuses a text without a unit
+        if isinstance(lengths := given.get("lookahead"), list):
+            given["lookahead"] = tuple(lengths)
         if "options" in given:
             given["options"] = self.options.model_dump(exclude_none=True)
         return given

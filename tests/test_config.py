@@ -114,6 +114,7 @@ def test_a_pair_without_a_draft_is_plain(tmp_path: Path) -> None:
     assert (pair.draft, pair.route) == (None, Route.PLAIN)
 
 
+LENGTHS = 'must be "auto", a whole number from 0, or a list of such from 1, round by round'
 PAIR_KEYS = (
     "batch_threads, draft, draft_ahead, intercept, keep_alive, kv_type, lanes, lookahead, options, requantize, "
     "route, rule, target"
@@ -128,9 +129,26 @@ PAIR_KEYS = (
             f"pairs.one.lokahead = 4: unknown key, did you mean lookahead? allowed: {PAIR_KEYS}",
         ),
         ("zzz = 1", f"pairs.one.zzz = 1: unknown key; allowed: {PAIR_KEYS}"),
-        ("lookahead = -1", 'pairs.one.lookahead = -1: must be "auto" or a whole number, 0 or more'),
-        ("lookahead = true", 'pairs.one.lookahead = true: must be "auto" or a whole number, 0 or more'),
-        ('lookahead = "4"', 'pairs.one.lookahead = "4": must be "auto" or a whole number, 0 or more'),
+        (
+            "lookahead = -1",
+            f"pairs.one.lookahead = -1: {LENGTHS}",
+        ),
+        (
+            "lookahead = []",
+            f"pairs.one.lookahead = []: {LENGTHS}",
+        ),
+        (
+            "lookahead = [8, 0]",
+            f"pairs.one.lookahead = [8, 0]: {LENGTHS}",
+        ),
+        (
+            "lookahead = true",
+            f"pairs.one.lookahead = true: {LENGTHS}",
+        ),
+        (
+            'lookahead = "4"',
+            f'pairs.one.lookahead = "4": {LENGTHS}',
+        ),
         ('route = "fast"', 'pairs.one.route = "fast": must be one of auto, local, lanes, greedy, plain'),
         ("route = 1", "pairs.one.route = 1: must be one of auto, local, lanes, greedy, plain"),
         ('rule = "greedy"', 'pairs.one.rule = "greedy": must be one of auto, rejection, match'),

@@ -51,7 +51,11 @@ KeepAlive = Annotated[
 ]
 Lookahead = Annotated[
     str | None,
-    typer.Option(metavar="N|auto", rich_help_panel=_SPECULATION, help="Tokens to draft in a round; 0 drafts nothing."),
+    typer.Option(
+        metavar="N|N,N,...|auto",
+        rich_help_panel=_SPECULATION,
+        help="Tokens to draft in a round, or round by round; 0 drafts nothing.",
+    ),
 ]
 RouteName = Annotated[
     str | None,
@@ -124,14 +128,21 @@ def flags(
     sampling: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What the flags set of a pair; those that weren't given are left out."""
-    number = lookahead is not None and lookahead.isascii() and lookahead.isdigit()
     return {
-        "lookahead": int(lookahead) if number and lookahead else lookahead,
+        "lookahead": _lengths(lookahead),
         "route": route,
         "rule": rule,
         "keep_alive": keep_alive,
         "options": {name: value for name, value in sampling.items() if value is not None},
     }
+
+
+def _lengths(given: str | None) -> int | list[int] | str | None:
+    """`8`, `8,4,2` or what else was given, which is refused later."""
+    parts = given.split(",") if given else []
+    if not parts or not all(part.isascii() and part.isdigit() for part in parts):
+        return given
+    return int(parts[0]) if len(parts) == 1 else [int(part) for part in parts]
 
 
 def pair_and_prompt(words: list[str], config: Config, *, target_given: bool) -> tuple[str | None, str]:

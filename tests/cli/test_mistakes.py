@@ -35,7 +35,7 @@ ANY = ["--target", "x", "--draft", "y"]
         ([*ANY, "--rule", "greedy", "hi"], '--rule = "greedy": must be one of auto, rejection, match'),
         (
             [*ANY, "--lookahead", "-3", "hi"],
-            '--lookahead = "-3": must be "auto" or a whole number, 0 or more',
+            '--lookahead = "-3": must be "auto", a whole number from 0, or a list of such from 1, round by round',
         ),
         (
             [*ANY, "--keep-alive", "soon", "hi"],

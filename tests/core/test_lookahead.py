@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specollama.lookahead import AdaptiveLookahead, FixedLookahead, Patience
+from specollama.lookahead import AdaptiveLookahead, FixedLookahead, Patience, StagedLookahead
 from specollama.types import Draft, Emitted, Origin, Round, Token, Verdict
 
 
@@ -117,3 +117,14 @@ def test_speed_is_judged_after_some_rounds_only() -> None:
 
 def test_without_a_measured_step_only_acceptance_is_watched() -> None:
     assert watched(Patience(), 50, tested=2, accepted=1, seconds=1e6) is None
+
+
+def test_lengths_by_round_end_with_the_last_one() -> None:
+    staged = StagedLookahead((8, 4, 2))
+    lengths = []
+    for _ in range(5):
+        lengths.append(staged.next())
+        staged.learn(Round(Draft(), Verdict()))
+    assert lengths == [8, 4, 2, 2, 2]
+    assert str(staged) == "8, 4, 2, ..."
+    assert str(StagedLookahead((3,))) == "3"

@@ -97,12 +97,22 @@ def test_after_an_unlikely_token_nothing_more_is_drafted() -> None:
 
 
 def test_a_forced_length_is_drafted_and_sent_whatever_it_brings() -> None:
-    forced = planner(most=3, forced=True)
+    forced = planner(forced=(3,))
     assert str(forced) == "3"
     assert forced.next() == 3
     assert [forced.another(draft(*[0.01] * count)) for count in (1, 2, 3)] == [True, True, False]
     assert forced.send(draft(0.01, 0.01, 0.01)) == 3
     assert forced.worth("model", 10_000)
+
+
+def test_forced_lengths_go_by_round() -> None:
+    forced = planner(forced=(4, 2))
+    assert (str(forced), forced.next()) == ("4, 2, ...", 4)
+    assert forced.another(draft(0.1, 0.1))
+    for _ in range(2):
+        forced.learn(Round(draft(0.1), Verdict((Emitted(RIGHT, Origin.ACCEPTED),), 1, 1, 1)))
+        assert forced.next() == 2
+        assert not forced.another(draft(0.1, 0.1))
 
 
 def test_a_text_that_would_take_too_long_to_read_is_not_read_for_a_short_reply() -> None:
