@@ -1,0 +1,47 @@
+"""What a pair opened in process holds in memory: its files, its caches, and little else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from specollama.embedded.models import default_models
+
+CONTEXT = 1024  # tokens
+CACHES = 2 * CONTEXT * 30 * 2 * 192 * 2  # two models; 30 layers, keys and values of 192 numbers, 2 bytes each
+BESIDES = 300 * 2**20  # bytes
+
+PROGRAM = """
+import asyncio, sys
+from contextlib import aclosing
+from pathlib import Path
+
+import psutil
+from specollama.config import FileRef, PairSettings
+from specollama.pairs import Conversation, Pair
+from specollama.wire import Message
+
+async def main(target, draft, context):
+    options = {"num_ctx": int(context), "num_predict": 16, "temperature": 0}
+    settings = PairSettings(None, FileRef(Path(target)), (FileRef(Path(draft)),), options=options, requantize=False)
+    async with Pair(settings, {}) as pair:
+        said = Conversation([Message(role="user", content="Count from one to fifty. " * 8)])
+        async with aclosing(pair.reply(said)) as events:
+            async for event in events:
+                pass
+        print(psutil.Process().memory_info().rss, event.stats.accepted)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def test_memory_is_that_of_the_files_and_the_caches_and_little_more(places: Path) -> None:
+    models = default_models()
+    words = [sys.executable, "-c", PROGRAM, str(models["target"]), str(models["draft"]), str(CONTEXT)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
+    held, accepted = map(int, done.stdout.split())
+    files = sum(model.stat().st_size for model in models.values())
+    print(f"{held / 2**20:.0f} MiB held, {(held - files - CACHES) / 2**20:.0f} MiB beside files and caches")
+    assert accepted > 0
+    assert held <= files + CACHES + BESIDES
