@@ -1,0 +1,193 @@
+"""What a run's log holds, entry by entry: all that is known of a run follows from these."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from specollama.wire import Message
+
+
+class Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class Call(Entry):
+    """How the pair was named: what it takes to open it once more."""
+
+    pair: str | None = None
+    target: str | None = None
+    draft: str | None = None
+    flags: dict[str, Any] = {}
+
+
+class Opened(Entry):
+    """The first entry. `settings`: what the pair's were; `seed`: what those of the items come from."""
+
+    kind: Literal["opened"] = "opened"
+    version: str
+    call: Call
+    settings: dict[str, Any]
+    prompts: str
+    prompts_sha256: str
+    items: tuple[str, ...]
+    quorum: int = Field(ge=1)
+    seed: int
+
+
+class Piece(Entry):
+    """A piece of a reply: a token mostly. `logprob` is the target's, of this token; None where it isn't known."""
+
+    text: str
+    origin: str
+    logprob: float | None = None
+    other: tuple[str, float] | None = None
+    """The most probable other token, with its log-probability."""
+
+
+class Answered(Entry):
+    """A reply. `attempt`: 1, and one more each time that it was regenerated. `seed` None: fresh randomness."""
+
+    kind: Literal["answered"] = "answered"
+    id: str
+    attempt: int
+    messages: list[Message]
+    options: dict[str, Any]
+    metadata: dict[str, Any]
+    seed: int | None
+    text: str
+    thinking: str
+    done_reason: str
+    pieces: tuple[Piece, ...]
+    stats: dict[str, Any]
+    target: str
+    target_digest: str
+    """As the target's server lists it; "" for a file."""
+    prompt_digest: str
+    digest: str
+
+
+class Failed(Entry):
+    """No reply to an item, and why."""
+
+    kind: Literal["failed"] = "failed"
+    id: str
+    error: str
+
+
+class Approved(Entry):
+    kind: Literal["approved"] = "approved"
+    id: str
+    digest: str
+    """Of the text that the reviewer saw; so in the next two."""
+
+
+class Rejected(Entry):
+    kind: Literal["rejected"] = "rejected"
+    id: str
+    digest: str
+    reason: str
+
+
+class Edited(Entry):
+    kind: Literal["edited"] = "edited"
+    id: str
+    digest: str
+    text: str
+    difference: str
+    """From the text before, as a unified diff."""
+
+
+class Sent(Entry):
+    """An item on its way out, and the digest of the text that goes."""
+
+    id: str
+    digest: str
+
+
+class Releasing(Entry):
+    """Written before the output appears under its name. `sha256`: of the whole file; `draft`: its name until then."""
+
+    kind: Literal["releasing"] = "releasing"
+    file: str
+    draft: str
+    sha256: str
+    items: tuple[Sent, ...]
+
+
+class Released(Entry):
+    """What the last `releasing` announced is there."""
+
+    kind: Literal["released"] = "released"
+    file: str
+
+
+class Running(Entry):
+    """Written before an outbound command is run."""
+
+    kind: Literal["running"] = "running"
+    id: str
+    digest: str
+    command: tuple[str, ...]
+
+
+class Ran(Entry):
+    """How an outbound command ended. `code` None: it never began, for the reason `error`."""
+
+    kind: Literal["ran"] = "ran"
+    id: str
+    code: int | None
+    error: str = ""
+    stdout: str = ""
+    """The end of it; so in the next."""
+    stderr: str = ""
+
+
+class Marked(Entry):
+    """A person's word on a command whose outcome isn't known, or that failed."""
+
+    kind: Literal["marked"] = "marked"
+    id: str
+    sent: bool
+
+
+class Recovered(Entry):
+    """A process was killed while it wrote its entry; so many bytes of it were cut off."""
+
+    kind: Literal["recovered"] = "recovered"
+    cut: int
+
+
+AnyEntry = Annotated[
+    Opened
+    | Answered
+    | Failed
+    | Approved
+    | Rejected
+    | Edited
+    | Releasing
+    | Released
+    | Running
+    | Ran
+    | Marked
+    | Recovered,
+    Field(discriminator="kind"),
+]
+
+
+class Line(Entry):
+    """A line of the log. `prev`: SHA-256 of the line before, without its line end; "" in the first."""
+
+    n: int
+    prev: str
+    at: str
+    """RFC 3339, UTC."""
+    who: str
+    entry: AnyEntry
+
+
+def digest(text: str) -> str:
+    """SHA-256 of a text, hexadecimal."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
