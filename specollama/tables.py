@@ -222,8 +222,16 @@ class ServeTable(Table):
     stuck_after: Seconds = 600.0
 
 
+class ReviewTable(Table):
+    """How replies are approved. `quorum`: different reviewers of one text; `mark_below`: a token's probability."""
+
+    quorum: Annotated[int, _must("a whole number, 1 or more", lambda value: value >= 1)] = 1
+    mark_below: Annotated[float, _must("a probability, 0 to 1", lambda value: 0 <= value <= 1)] = 0.5
+
+
 class ConfigTable(Table):
     default_pair: Annotated[str | None, _must("the name of a pair")] = None
+    review: ReviewTable = ReviewTable()
     serve: ServeTable = ServeTable()
     endpoints: Annotated[dict[str, EndpointTable], _named("endpoints")] = {}
     pairs: Annotated[dict[str, PairTable], _named("pairs")] = {}

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from specollama.bench.measuring import Measured, Run
 from specollama.bench.plot import draw
@@ -23,6 +21,7 @@ from specollama.bench.sides import open_sides
 from specollama.bench.summary import SideFigures
 from specollama.cli import options, output
 from specollama.cli.figures import show_figures
+from specollama.cli.progress import progress
 from specollama.config import Config, FileRef, ModelRef, PairSettings
 from specollama.errors import MissingPackage, RunError, UsageError
 from specollama.tables import nearest
@@ -172,7 +171,7 @@ async def _bench(call: Call) -> None:
         results = Results(new_file(call.out), measured, sides, call.prompts, call.as_object())
         results.save()  # now rather than after an hour: the folder may not be writable
         try:
-            with _progress(len(call.prompts)) as (note, advance):
+            with progress(len(call.prompts)) as (note, advance):
                 run = Run(sides.sides, call.options, call.repeat, measured, note)
                 await run.load(call.prompts[0])
                 for prompt in call.prompts:
@@ -202,23 +201,3 @@ def _report(results: Results, figures: Sequence[SideFigures]) -> None:
     broken = [f"{side.name}: {len(side.errors)} of {len(side.prompts)}" for side in figures if side.errors]
     if broken:
         raise RunError(f"prompts without a usable reply, and so without a factor ({'; '.join(broken)})")
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[tuple[Callable[[str], None], Callable[[str], None]]]:
-    """Tells on stderr what is done (the first function) and that a prompt is finished (the second).
-
-    Drawn only when told, which is between replies: a bar that moves by itself would take time from what is timed.
-    """
-    aside = output.stderr()
-    if not aside.is_terminal:
-        done = count(1)
-        yield lambda what: None, lambda name: aside.print(f"{next(done)}/{total} {escape(name)}")
-        return
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=aside, auto_refresh=False, transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield (
-            lambda what: bar.update(task, description=what, refresh=True),
-            lambda name: bar.update(task, advance=1, refresh=True),
-        )

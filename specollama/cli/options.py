@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import io
 import os
 import sys
@@ -81,6 +82,10 @@ Images = Annotated[
 Think = Annotated[
     bool | None, typer.Option("--think/--no-think", show_default="as it does", help="Whether a thinking model thinks.")
 ]
+Reviewer = Annotated[
+    str | None,
+    typer.Option("--reviewer", metavar="NAME", show_default="your user name", help="Who this is, for the log."),
+]
 
 
 def _sampling(help_text: str, metavar: str | None = None) -> Any:
@@ -106,6 +111,17 @@ FrequencyPenalty = Annotated[float | None, _sampling("Subtracted from tokens for
 def configuration(file: Path | None) -> Config:
     """The configuration that the call works with."""
     return load_config(find_config(file, os.environ, Path.cwd()))
+
+
+def reviewer_name(given: str | None) -> str:
+    """Who the log is to name. Raises UsageError when there is no name, or one that can't be shown in a line."""
+    try:
+        name = " ".join((getpass.getuser() if given is None else given).split())
+    except (OSError, KeyError):  # no environment and no entry of the user's
+        name = ""
+    if not name or not name.isprintable():
+        raise UsageError("--reviewer NAME: give a name, in printable characters")
+    return name
 
 
 def pair_settings(
