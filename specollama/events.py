@@ -20,11 +20,12 @@ def pieces(chunk: ChatReply | GenerateReply) -> tuple[str, str, list[dict[str, A
     return chunk.message.content, chunk.message.thinking or "", chunk.message.tool_calls or []
 
 
-def _most_probable(chunk: ChatReply | GenerateReply) -> tuple[Token, ...]:
-    """The best tokens at the place of a line's only token; none where it has several, or its server told none."""
-    [entry] = chunk.logprobs if chunk.logprobs and len(chunk.logprobs) == 1 else [None]
-    best = entry.top_logprobs or [] if entry else []
-    return tuple(Token(each.token, each.logprob) for each in best)
+def _probabilities(chunk: ChatReply | GenerateReply) -> tuple[float | None, tuple[Token, ...]]:
+    """The log-probability of a line's only token, and the best tokens at its place; nothing for several tokens."""
+    if chunk.logprobs is None or len(chunk.logprobs) != 1:
+        return None, ()
+    [entry] = chunk.logprobs
+    return entry.logprob, tuple(Token(each.token, each.logprob) for each in entry.top_logprobs or [])
 
 
 async def written(
@@ -37,7 +38,8 @@ async def written(
             yield Text(thinking, Origin.PLAIN, thinking=True)
         if content:
             stats.plain += 1
-            yield Text(content, Origin.PLAIN, top=_most_probable(chunk))
+            logprob, best = _probabilities(chunk)
+            yield Text(content, Origin.PLAIN, logprob=logprob, top=best)
         if calls:
             yield ToolCalls(tuple(calls))
         if chunk.done:

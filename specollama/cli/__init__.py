@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from specollama import __version__
-from specollama.cli import bench, chat, demo, embedded, options, output, pairs, run, serve
+from specollama.cli import batch, bench, chat, demo, embedded, options, output, pairs, release, review, run, serve
 from specollama.errors import SpecollamaError, UsageError
 
 app = typer.Typer(
@@ -25,6 +25,9 @@ app.command("pairs")(pairs.pairs)
 app.command("serve")(serve.serve)
 app.command("bench")(bench.bench)
 app.command("demo")(demo.demo)
+app.command("batch")(batch.batch)
+app.command("review")(review.review)
+app.command("release")(release.release)
 app.add_typer(embedded.app, name="embedded")
 
 

@@ -129,6 +129,6 @@ def _fail_if_any(run: Run) -> None:
     if failed:
         first = failed[0]
         raise RunError(
-            f"{len(failed)} of {len(run.state.items)} items have no reply ({first.id}: {first.error}); the same command "
-            "tries these again"
+            f"{len(failed)} of {len(run.state.items)} items have no reply ({first.id}: {first.error}); "
+            "the same command tries these again"
         )

@@ -1,7 +1,7 @@
 """The log as bytes: a chain of lines, each with the hash of the one before, and a head that says where it ends.
 
-The head is what finds a cut end. It is written before a line ("the next one will have this hash") and after it, so that
-what a killed process left behind can be told from what somebody else did: at most that one line, whole, torn or missing.
+The head is what finds a cut end. It is written before a line ("the next one will have this hash") and after it, so
+that what a killed process left behind can be told from what somebody else did: that one line, whole, torn or missing.
 
 Whoever can write all of a run's files can also make a new chain; against that, the last hash is to be kept elsewhere.
 """
@@ -34,11 +34,12 @@ class Read:
     """A log, read against its head.
 
     `faults`: what is wrong, a line each. `unfinished`: a process was killed while it wrote the line after the last of
-    `lines`, of which `torn` bytes are there.
+    `lines`, of which `torn` bytes are there. `hashes`: of the lines, those that can't be read included.
     """
 
     lines: Sequence[Line]
     head: Head
+    hashes: Sequence[str] = ()
     faults: Sequence[str] = ()
     unfinished: bool = False
     torn: int = 0
@@ -59,11 +60,12 @@ def _json(line: Line) -> str:
 
 
 def read(log: bytes, head: Head | None) -> Read:
-    """The lines of a log, and all that is wrong with it."""
+    """The lines of a log, and all that is wrong with it. No head and no line: a run without entries."""
     *whole, torn = log.split(b"\n")
     if head is None:
-        return Read([], Head(), ["the head is missing"] if log else [])
-    last = hash_of(whole[-1]) if whole else ""
+        return Read([], Head(), faults=["the head is missing"] if log else [])
+    hashes = [hash_of(raw) for raw in whole]
+    last = hashes[-1] if hashes else ""
     if head.next is not None and len(whole) == head.count + 1 and last == head.next and not torn:
         ended, unfinished = Head(count=len(whole), hash=last), True
     else:
@@ -76,7 +78,7 @@ def read(log: bytes, head: Head | None) -> Read:
         except (ValidationError, ValueError, RecursionError) as error:
             faults.append(f"line {number} can't be read: {one_line(str(error).splitlines()[0])}")
             break
-    return Read(lines, ended, faults, unfinished, len(torn))
+    return Read(lines, ended, hashes, faults, unfinished, len(torn))
 
 
 def _chain_faults(whole: Sequence[bytes]) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,7 +39,7 @@ class Run:
         self._log = self.folder / LOG
 
     def append(self, who: str, entry: AnyEntry) -> None:
-        """Write the entry, and wait until it is on the disk. Raises Refused, with nothing written, if it doesn't fit."""
+        """Write the entry, and wait until it is on the disk. Raises Refused, with nothing written, if it isn't sound."""
         self.state.check(who, entry)
         line = chain.encoded(self._head, _now(), who, entry)
         after = Head(count=self._head.count + 1, hash=chain.hash_of(line))
@@ -57,8 +57,8 @@ class Run:
 def opened(folder: Path, who: str) -> Iterator[Run]:
     """The run in a folder, for this process alone. A new folder is made, and holds a run without entries.
 
-    What a killed process was writing is settled first. Raises UsageError when another process has the run, or the folder
-    holds something else; Tampered when the log isn't whole.
+    What a killed process was writing is settled first. Raises UsageError when another process has the run, or the
+    folder holds something else; Tampered when the log isn't whole.
     """
     if not _looks_like_a_run(folder):
         raise UsageError(f"{folder}: not empty, and not the folder of a run; name another one")
@@ -103,8 +103,13 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def verified(folder: Path) -> tuple[chain.Read, list[str]]:
-    """The log, and all that is wrong with it: the chain, the end, and what its entries may not do."""
-    found = read(folder)
+    """The log, and all that is wrong with it: the chain, the end, and what its entries may not do. Nothing is written.
+
+    Raises UsageError when another process has the run, or there is none.
+    """
+    refuse_missing(folder)
+    with locked(folder) if os.access(folder, os.W_OK) else nullcontext():
+        found = read(folder)
     faults = list(found.faults)
     try:
         fold(found.lines)

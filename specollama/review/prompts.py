@@ -49,7 +49,7 @@ class _Prompt(Table):
     prompt: str | None = None
     messages: list[_Said] | None = None
     options: OptionsTable = OptionsTable()
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _check_said(self) -> Self:
@@ -96,5 +96,3 @@ def _item(line: bytes, number: int, path: Path) -> Asked:
     messages = [Message.model_validate(message.model_dump()) for message in said]
     id = str(number) if read.id is None else one_line(str(read.id))
     return Asked(id, messages, read.options.model_dump(exclude_none=True), dict(read.metadata))
-
-

@@ -1,7 +1,7 @@
 """What leaves a run: the approved texts, each once, into a file or through a command.
 
-An intent is written before each step and the outcome after it, so that a crash in between is seen. For the file the rest
-can be told from what is there; for a command it can't, and it is never run again unless a person says so.
+An intent is written before each step and the outcome after it, so that a crash in between is seen. For the file the
+rest can be told from what is there; for a command it can't, and it is never run again unless a person says so.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ def write(run: Run, who: str, file: Path) -> int:
     content = "".join(json.dumps(object_of(item), ensure_ascii=False) + "\n" for item in items).encode()
     draft = file.with_name(f".{file.name}.{hash_of(content)[:12]}")
     write_durably(draft, content)
+    sync_folder(draft.parent)
     sent = tuple(Sent(id=item.id, digest=item.digest) for item in items)
     run.append(who, Releasing(file=str(file), draft=str(draft), sha256=hash_of(content), items=sent))
     finish(run, who)
@@ -144,8 +145,9 @@ class Outbound:
         if ended.returncode:
             why = (err.strip().splitlines() or [""])[-1]
             raise RunError(
-                f"{item.id}: {self.command[0]} ended with {ended.returncode}{': ' + why if why else ''}; the items after "
-                f"it weren't sent. Decide by hand: --mark {item.id}=sent, or --mark {item.id}=not-sent to run it again"
+                f"{item.id}: {self.command[0]} ended with {ended.returncode}{': ' + why if why else ''}; "
+                "the items after it weren't sent. Decide by hand: "
+                f"--mark {item.id}=sent, or --mark {item.id}=not-sent to run it again"
             )
 
 

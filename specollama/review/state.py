@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import assert_never
 
@@ -98,6 +98,19 @@ class State:
     items: dict[str, Item] = field(default_factory=dict)
     releasing: Releasing | None = None  # announced, and not yet said to be there
 
+    def trial(self) -> State:
+        """The same, to try entries on."""
+        items = {
+            id: replace(
+                item,
+                edits=list(item.edits),
+                approvals=dict(item.approvals),
+                rejections=dict(item.rejections),
+            )
+            for id, item in self.items.items()
+        }
+        return State(self.opened, items, self.releasing)
+
     @property
     def quorum(self) -> int:
         return self.opened.quorum if self.opened else 1
@@ -160,7 +173,9 @@ class State:
             _unless(item.answer is not None, f"{name}: has no reply yet")
             _unless(not item.gone, f"{name}: its text may have gone out already; no decision changes that")
             _unless(entry.digest == item.digest, f"{name}: the decision is about another text than the present one")
-            _unless(not isinstance(entry, Rejected) or bool(entry.reason.strip()), f"{name}: a rejection needs a reason")
+            _unless(
+                not isinstance(entry, Rejected) or bool(entry.reason.strip()), f"{name}: a rejection needs a reason"
+            )
             _unless(not isinstance(entry, Edited) or entry.text != item.text, f"{name}: the edit changes nothing")
         elif isinstance(entry, Running):
             self._check_outgoing(entry.id, entry.digest)

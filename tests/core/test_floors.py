@@ -53,6 +53,7 @@ FLOORS: dict[str, int] = {
     "answering": 4,
     "client": 4,
     "bench.*": 4,
+    "review.*": 4,
     "doctor": 4,
     "survey": 4,
     "export.*": 4,

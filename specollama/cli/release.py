@@ -1,0 +1,116 @@
+"""`specollama release`: what was approved goes out, each text once."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from specollama.cli import options, output
+from specollama.errors import RunError, UsageError
+from specollama.review import release as releasing
+from specollama.review.entries import Marked
+from specollama.review.folder import Run, existing
+from specollama.review.release import Outbound
+
+_MARKS = {"sent": True, "not-sent": False}
+
+
+def release(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="Write what is approved, an object a line, to a new file."),
+    ] = None,
+    exec_: Annotated[
+        str | None,
+        typer.Option(
+            "--exec",
+            metavar="CMD",
+            help="Run a command for each approved item, the item as JSON on its stdin; no shell.",
+        ),
+    ] = None,
+    go: Annotated[
+        bool, typer.Option("--go", help="Really run it; without, --exec only says what would be run.")
+    ] = False,
+    partial: Annotated[bool, typer.Option("--partial", help="Though other items aren't decided yet.")] = False,
+    mark: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ID=sent|not-sent",
+            help="What became of a command that failed, or whose result isn't known. Repeatable.",
+        ),
+    ] = None,
+    reviewer: options.Reviewer = None,
+) -> None:
+    """Let out what was approved, in the form that was approved, and each item once."""
+    marks = [_mark(text) for text in mark or []]
+    if out is None and exec_ is None and not marks:
+        raise UsageError("nothing to do: give -o FILE, --exec CMD, or both")
+    if go and exec_ is None:
+        raise UsageError("--go: goes with --exec CMD")
+    command = _command(exec_) if exec_ is not None else []
+    who = options.reviewer_name(reviewer)
+    with existing(run, who) as opened:
+        _finish(opened, who)
+        for marked in marks:
+            opened.append(who, marked)
+        if (out or command) and not partial:
+            releasing.refuse_undecided(opened)
+        if out is not None:
+            count = releasing.write(opened, who, out)
+            output.stderr().print(f"{count} items are in {escape(str(out))}")
+        if command:
+            _run(opened, who, command, go=go)
+
+
+def _mark(text: str) -> Marked:
+    id, _, word = text.rpartition("=")
+    if not id or word not in _MARKS:
+        raise UsageError(f"--mark {text}: write ID=sent or ID=not-sent")
+    return Marked(id=id, sent=_MARKS[word])
+
+
+def _command(text: str) -> list[str]:
+    try:
+        command = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--exec {text}: {error}") from error
+    if not command:
+        raise UsageError("--exec: names no command")
+    if shutil.which(command[0]) is None:
+        raise UsageError(f"--exec {text}: there is no program {command[0]}")
+    return command
+
+
+def _finish(run: Run, who: str) -> None:
+    """What a killed release had begun."""
+    if file := releasing.finish(run, who):
+        output.stderr().print(f"a release that was broken off is complete: {escape(file)}")
+
+
+def _run(run: Run, who: str, command: list[str], *, go: bool) -> None:
+    aside = output.stderr()
+    if go:
+        count = Outbound(run, who, command, lambda id: aside.print(f"sent: {escape(id)}")).send_all()
+        aside.print(f"{count} items were sent")
+    else:
+        for item in releasing.to_run(run.state):
+            print(f"would run for {item.id}: {shlex.join(command)}")
+        aside.print(f"nothing was run: {len(releasing.to_run(run.state))} items would be; --go runs it")
+    _refuse_unknown(run)
+
+
+def _refuse_unknown(run: Run) -> None:
+    unsettled = releasing.by_hand(run.state)
+    if unsettled:
+        told = ", ".join(f"{item.id} ({item.outgoing})" for item in unsettled)
+        first = unsettled[0].id
+        raise RunError(
+            f"{told}: not run again. Look whether it went out, and decide by hand: "
+            f"--mark {first}=sent, or --mark {first}=not-sent to run it again"
+        )

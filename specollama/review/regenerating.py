@@ -1,0 +1,60 @@
+"""One more reply to an item, with a new seed; the pair stays open for the next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Self
+
+from specollama.config import PairSettings
+from specollama.pairs import Pair
+from specollama.review.answers import answer, seed_for
+from specollama.review.batch import refuse_other_pair
+from specollama.review.folder import Run
+from specollama.review.prompts import Asked
+from specollama.review.state import Item
+
+
+class Regenerator:
+    """Opens the pair when it is first wanted. Use it in a `with` statement. `settings`: how the run named its pair."""
+
+    def __init__(self, run: Run, settings: Callable[[], PairSettings], environ: Mapping[str, str]) -> None:
+        self._run = run
+        self._settings = settings
+        self._environ = environ
+        self._runner = asyncio.Runner()
+        self._pair: Pair | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pair:
+            self._runner.run(self._pair.__aexit__(None, None, None))
+        self._runner.close()
+
+    def again(self, who: str, item: Item, *, plain: bool) -> bool:
+        """Ask for the item once more, and write the reply; whether it is another text.
+
+        Raises UsageError when the pair isn't the run's any more, and as `Pair.reply` does.
+        """
+        pair, opened, before = self._opened(), self._run.state.opened, item.answer
+        assert opened is not None
+        assert before is not None
+        asked = Asked(item.id, before.messages, before.options, before.metadata)
+        attempt, text = item.attempts + 1, item.text
+        seed = seed_for(pair.settings, asked, opened.seed, attempt)
+        self._run.append(who, self._runner.run(answer(pair, asked, attempt, seed, plain=plain)))
+        return item.text != text
+
+    def _opened(self) -> Pair:
+        if self._pair is None:
+            settings = self._settings()
+            refuse_other_pair(self._run, settings)
+            pair = Pair(settings, self._environ)
+            self._runner.run(pair.__aenter__())
+            self._pair = pair
+        return self._pair
