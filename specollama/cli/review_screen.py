@@ -37,7 +37,7 @@ def screen(state: State, item: Item, place: str, mark_below: float) -> Renderabl
     assert item.answer is not None
     return Group(
         Rule(Text(printable(f"{item.id} · {place}"), style="bold"), style="dim"),
-        *(_message(message) for message in item.answer.messages),
+        *(_message(Message.model_validate(message)) for message in item.answer.messages),
         *_metadata(item.answer),
         *_reply(item, mark_below),
         Text(printable(_figures(item.answer)), style="dim"),

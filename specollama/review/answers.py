@@ -20,6 +20,7 @@ from specollama.types import Route, Rule, Token
 from specollama.wire import Message
 
 _SHOWN = 2  # most probable tokens at each place: the reply's own, and the best other
+_DIGITS = 4  # of a log-probability
 
 
 def seed_of(run_seed: int, id: str, attempt: int) -> int:
@@ -58,7 +59,7 @@ async def answer(pair: Pair, asked: Asked, attempt: int, seed: int | None, *, pl
     return Answered(
         id=asked.id,
         attempt=attempt,
-        messages=list(asked.messages),
+        messages=[message.body() for message in asked.messages],
         options=asked.options,
         metadata=asked.metadata,
         seed=seed,
@@ -120,9 +121,9 @@ def _piece(event: Text) -> Piece:
 
 def _own(event: Text) -> float | None:
     if event.logprob is not None:
-        return event.logprob
-    return next((token.logprob for token in event.top if token.text == event.text), None)
+        return round(event.logprob, _DIGITS)
+    return next((pair[1] for token in event.top if token.text == event.text and (pair := _pair(token))), None)
 
 
 def _pair(token: Token | None) -> tuple[str, float] | None:
-    return None if token is None or token.logprob is None else (token.text, token.logprob)
+    return None if token is None or token.logprob is None else (token.text, round(token.logprob, _DIGITS))

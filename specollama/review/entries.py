@@ -7,8 +7,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specollama.wire import Message
-
 
 class Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
@@ -53,7 +51,8 @@ class Answered(Entry):
     kind: Literal["answered"] = "answered"
     id: str
     attempt: int
-    messages: list[Message]
+    messages: list[dict[str, Any]]
+    """As Ollama's chat takes them."""
     options: dict[str, Any]
     metadata: dict[str, Any]
     seed: int | None

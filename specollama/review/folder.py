@@ -39,7 +39,7 @@ class Run:
         self._log = self.folder / LOG
 
     def append(self, who: str, entry: AnyEntry) -> None:
-        """Write the entry, and wait until it is on the disk. Raises Refused, with nothing written, if it isn't sound."""
+        """Write the entry, and wait until it is on the disk. Raises Refused, nothing being written, if it doesn't fit."""
         self.state.check(who, entry)
         line = chain.encoded(self._head, _now(), who, entry)
         after = Head(count=self._head.count + 1, hash=chain.hash_of(line))

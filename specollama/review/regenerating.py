@@ -14,6 +14,7 @@ from specollama.review.batch import refuse_other_pair
 from specollama.review.folder import Run
 from specollama.review.prompts import Asked
 from specollama.review.state import Item
+from specollama.wire import Message
 
 
 class Regenerator:
@@ -44,7 +45,8 @@ class Regenerator:
         pair, opened, before = self._opened(), self._run.state.opened, item.answer
         assert opened is not None
         assert before is not None
-        asked = Asked(item.id, before.messages, before.options, before.metadata)
+        messages = [Message.model_validate(message) for message in before.messages]
+        asked = Asked(item.id, messages, before.options, before.metadata)
         attempt, text = item.attempts + 1, item.text
         seed = seed_for(pair.settings, asked, opened.seed, attempt)
         self._run.append(who, self._runner.run(answer(pair, asked, attempt, seed, plain=plain)))

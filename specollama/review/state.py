@@ -264,7 +264,7 @@ def _item_object(state: State, item: Item) -> Mapping[str, object]:
         "status": str(state.status(item)),
         "text": item.text if answer else None,
         "digest": item.digest if answer else None,
-        "messages": [message.body() for message in answer.messages] if answer else [],
+        "messages": answer.messages if answer else [],
         "metadata": answer.metadata if answer else {},
         "attempt": item.attempts,
         "seed": answer.seed if answer else None,
