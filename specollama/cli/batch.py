@@ -119,9 +119,11 @@ def _report(run: Run) -> None:
     total, without = len(run.state.items), len(run.state.having(Status.WAITING))
     folder, aside = escape(str(run.folder)), output.stderr()
     if without:
-        aside.print(f"{total - without} of {total} items are in {folder}; the same command goes on from there")
+        aside.print(
+            f"{total - without} of {output.counted(total, 'item')} in {folder}; the same command goes on from there"
+        )
     else:
-        aside.print(f"{total} items are in {folder}; next: specollama review {folder}")
+        aside.print(f"{output.counted(total, 'item')} in {folder}; next: specollama review {folder}")
 
 
 def _fail_if_any(run: Run) -> None:

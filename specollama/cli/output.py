@@ -65,6 +65,11 @@ def allow_any_text() -> None:
             stream.reconfigure(errors="replace")
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 item`, `2 items`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def give_up_stdout() -> None:
     """What it still holds is dropped: Python would fail at it once more at exit."""
     if sys.stdout is not None:

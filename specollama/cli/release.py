@@ -63,7 +63,7 @@ def release(
             releasing.refuse_undecided(opened)
         if out is not None:
             count = releasing.write(opened, who, out)
-            output.stderr().print(f"{count} items are in {escape(str(out))}")
+            output.stderr().print(f"{output.counted(count, 'item')} written to {escape(str(out))}")
         if command:
             _run(opened, who, command, go=go)
 
@@ -97,11 +97,12 @@ def _run(run: Run, who: str, command: list[str], *, go: bool) -> None:
     aside = output.stderr()
     if go:
         count = Outbound(run, who, command, lambda id: aside.print(f"sent: {escape(id)}")).send_all()
-        aside.print(f"{count} items were sent")
+        aside.print(f"{output.counted(count, 'item')} sent")
     else:
-        for item in releasing.to_run(run.state):
+        items = releasing.to_run(run.state)
+        for item in items:
             print(f"would run for {item.id}: {shlex.join(command)}")
-        aside.print(f"nothing was run: {len(releasing.to_run(run.state))} items would be; --go runs it")
+        aside.print(f"a dry run: nothing was run; --go runs it for {output.counted(len(items), 'item')}")
     _refuse_unknown(run)
 
 

@@ -58,7 +58,7 @@ def review(
     with existing(folder, who) as run:
         if decisions is not None:
             count = record(run, who, _text(decisions), "stdin" if decisions == "-" else decisions)
-            output.stderr().print(f"{count} decisions of {escape(who)} are written")
+            output.stderr().print(f"{output.counted(count, 'decision')} of {escape(who)} written")
         if json:
             print(json_module.dumps(as_object(run.state), ensure_ascii=False))
         elif decisions is None:
@@ -103,7 +103,7 @@ def _summary(run: Run) -> None:
     counts = [(status, len(run.state.having(status))) for status in Status]
     told = ", ".join(f"{count} {status}" for status, count in counts if count)
     folder, aside = escape(str(run.folder)), output.stderr()
-    aside.print(f"{told} of {len(run.state.items)} items")
+    aside.print(f"{output.counted(len(run.state.items), 'item')}: {told}")
     if not run.state.having(Status.WAITING, Status.FAILED, Status.OPEN) and run.state.approved():
         aside.print(f"next: specollama release {folder} -o approved.jsonl")
 
@@ -120,7 +120,7 @@ def _verify(folder: Path, expect: str | None, *, json: bool) -> None:
         for fault in faults:
             print(fault)
     if faults:
-        raise RunError(f"{folder / LOG}: isn't the log that was written ({len(faults)} faults)")
+        raise RunError(f"{folder / LOG}: isn't the log that was written ({output.counted(len(faults), 'fault')})")
     if found.unfinished:
         torn = f", {found.torn} bytes of it are there" if found.torn else ""
         raise RunError(

@@ -40,7 +40,7 @@ def screen(state: State, item: Item, place: str, mark_below: float) -> Renderabl
         *(_message(Message.model_validate(message)) for message in item.answer.messages),
         *_metadata(item.answer),
         *_reply(item, mark_below),
-        Text(printable(_figures(item.answer)), style="dim"),
+        Text(printable(_figures(item, item.answer)), style="dim"),
         *_decisions(state, item),
     )
 
@@ -100,7 +100,7 @@ def _place(piece: Piece) -> str:
     return f"{piece.text!r} {math.exp(piece.logprob or 0.0):.0%}{other}"
 
 
-def _figures(answer: Answered) -> str:
+def _figures(item: Item, answer: Answered) -> str:
     stats = answer.stats
     rate, speed, reason = stats.get("acceptance_rate"), stats.get("tokens_per_second"), stats.get("reason")
     parts = [
@@ -110,7 +110,7 @@ def _figures(answer: Answered) -> str:
         "" if speed is None else f"{speed:.1f} tok/s",
         f"attempt {answer.attempt}",
         "" if answer.seed is None else f"seed {answer.seed}",
-        f"sha256 {answer.digest[:12]}",
+        f"sha256 {item.digest[:12]}",
     ]
     return " · ".join(part for part in parts if part)
 

@@ -59,11 +59,15 @@ def _json(line: Line) -> str:
     return json.dumps(line.model_dump(mode="python"), ensure_ascii=False, separators=(",", ":"))
 
 
-def read(log: bytes, head: Head | None) -> Read:
-    """The lines of a log, and all that is wrong with it. No head and no line: a run without entries."""
-    *whole, torn = log.split(b"\n")
-    if head is None:
+def read(log: bytes, written: bytes | None) -> Read:
+    """The lines of a log, and all that is wrong with it. `written`: the head's file; neither: a run without entries."""
+    if written is None:
         return Read([], Head(), faults=["the head is missing"] if log else [])
+    try:
+        head = Head.model_validate_json(written)
+    except ValidationError:
+        return Read([], Head(), faults=["the head isn't what was written there"])
+    *whole, torn = log.split(b"\n")
     hashes = [hash_of(raw) for raw in whole]
     last = hashes[-1] if hashes else ""
     if head.next is not None and len(whole) == head.count + 1 and last == head.next and not torn:
@@ -107,7 +111,7 @@ def _end_faults(whole: Sequence[bytes], torn: bytes, head: Head, unfinished: boo
     if len(whole) < head.count:
         yield f"the end is cut off: {head.count} lines were written, {len(whole)} are there"
     elif len(whole) > head.count:
-        yield f"{len(whole) - head.count} more lines are there than the {head.count} that were written"
+        yield f"{len(whole)} lines are there, and only {head.count} of them were written by a run"
     elif head.count and hash_of(whole[-1]) != head.hash:
         yield f"line {head.count} isn't the one that was written"
     if torn and (not unfinished or len(whole) != head.count):

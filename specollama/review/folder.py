@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from pydantic import ValidationError
 
 from specollama.errors import RunError, UsageError
 from specollama.review import chain
@@ -39,7 +38,7 @@ class Run:
         self._log = self.folder / LOG
 
     def append(self, who: str, entry: AnyEntry) -> None:
-        """Write the entry, and wait until it is on the disk. Raises Refused, nothing being written, if it doesn't fit."""
+        """Write the entry, and wait until it is on the disk. Raises Refused, with nothing written, if it is unfit."""
         self.state.check(who, entry)
         line = chain.encoded(self._head, _now(), who, entry)
         after = Head(count=self._head.count + 1, hash=chain.hash_of(line))
@@ -120,14 +119,7 @@ def verified(folder: Path) -> tuple[chain.Read, list[str]]:
 
 def read(folder: Path) -> chain.Read:
     log, head = folder / LOG, folder / HEAD
-    return chain.read(log.read_bytes() if log.exists() else b"", _head(head) if head.exists() else None)
-
-
-def _head(file: Path) -> Head:
-    try:
-        return Head.model_validate_json(file.read_bytes())
-    except ValidationError:
-        raise Tampered(f"{file}: isn't what was written there") from None
+    return chain.read(log.read_bytes() if log.exists() else b"", head.read_bytes() if head.exists() else None)
 
 
 def _state(folder: Path, found: chain.Read) -> State:

@@ -1,0 +1,53 @@
+"""Runs whose replies were written by hand, where no model is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from specollama.review.entries import Answered, Call, Opened, Piece, digest
+from specollama.review.folder import Run, opened
+
+
+def first(ids: Sequence[str], quorum: int = 1) -> Opened:
+    return Opened(
+        version="0",
+        call=Call(),
+        settings={},
+        prompts="p.jsonl",
+        prompts_sha256="",
+        items=tuple(ids),
+        quorum=quorum,
+        seed=1,
+    )
+
+
+def answered(id: str, text: str, attempt: int = 1) -> Answered:
+    return Answered(
+        id=id,
+        attempt=attempt,
+        messages=[{"role": "user", "content": f"Say {id}."}],
+        options={},
+        metadata={"to": f"{id}@example.org"},
+        seed=7,
+        text=text,
+        thinking="",
+        done_reason="stop",
+        pieces=(Piece(text=text, origin="accepted", logprob=-0.1),) if text else (),
+        stats={"route": "lanes", "eval_count": 1},
+        target="target",
+        target_digest="",
+        prompt_digest="",
+        digest=digest(text),
+    )
+
+
+@contextmanager
+def run_of(folder: Path, quorum: int = 1, **texts: str) -> Iterator[Run]:
+    """An open run whose items have these replies; None of a text: it has none."""
+    with opened(folder, "machine") as run:
+        run.append("machine", first(list(texts), quorum))
+        for id, text in texts.items():
+            run.append("machine", answered(id, text))
+        yield run

@@ -1,0 +1,169 @@
+"""The audit log: whatever is done to it is found, and what a killed process left behind is told from that."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from review_runs import answered, run_of
+
+from specollama.errors import UsageError
+from specollama.review import chain
+from specollama.review.chain import Head
+from specollama.review.decisions import approval
+from specollama.review.folder import HEAD, LOG, Tampered, existing, opened, verified
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run of two items, one of them approved: four lines, of which the last is the approval."""
+    with run_of(tmp_path / "run", a="Blue.", b="Grün.") as run:
+        run.append("Ann", approval(run.state.items["a"]))
+    return tmp_path / "run"
+
+
+def faults(log: bytes, head: Head) -> list[str]:
+    return list(chain.read(log, head.model_dump_json().encode()).faults)
+
+
+@pytest.fixture
+def log(folder: Path) -> bytes:
+    return (folder / LOG).read_bytes()
+
+
+@pytest.fixture
+def head(folder: Path) -> Head:
+    return Head.model_validate_json((folder / HEAD).read_bytes())
+
+
+def test_an_untouched_log_is_whole(folder: Path, log: bytes, head: Head) -> None:
+    found, wrong = verified(folder)
+
+    assert (wrong, found.unfinished, found.torn) == ([], False, 0)
+    assert [line.entry.kind for line in found.lines] == ["opened", "answered", "answered", "approved"]
+    assert found.hashes[-1] == hashlib.sha256(log.split(b"\n")[-2]).hexdigest() == head.hash
+
+
+def test_each_line_says_who_did_what_when_to_which_text(folder: Path, log: bytes) -> None:
+    approved = json.loads(log.split(b"\n")[-2])
+
+    assert (approved["n"], approved["who"]) == (4, "Ann")
+    assert approved["entry"] == {"kind": "approved", "id": "a", "digest": hashlib.sha256(b"Blue.").hexdigest()}
+    assert approved["at"].endswith("Z")
+
+
+def test_any_changed_byte_is_found(log: bytes, head: Head) -> None:
+    for place in range(len(log)):
+        changed = log[:place] + bytes([log[place] ^ 1]) + log[place + 1 :]
+        assert faults(changed, head), f"byte {place}"
+
+
+def test_any_removed_line_is_found(log: bytes, head: Head) -> None:
+    lines = log.splitlines(keepends=True)
+    for gone in range(len(lines)):
+        assert faults(b"".join(lines[:gone] + lines[gone + 1 :]), head), f"line {gone + 1}"
+
+
+def test_any_two_lines_that_changed_places_are_found(log: bytes, head: Head) -> None:
+    lines = log.splitlines(keepends=True)
+    for first in range(len(lines) - 1):
+        moved = [*lines[:first], lines[first + 1], lines[first], *lines[first + 2 :]]
+        assert faults(b"".join(moved), head), f"lines {first + 1} and {first + 2}"
+
+
+def test_a_forged_line_at_the_end_is_found_though_it_follows_the_chain(log: bytes, head: Head) -> None:
+    with_forged = log + chain.encoded(head, "2026-01-01T00:00:00Z", "Ann", answered("b", "Gold.", 2)) + b"\n"
+
+    assert faults(with_forged, head) == ["5 lines are there, and only 4 of them were written by a run"]
+
+
+def test_a_cut_end_is_found_wherever_the_cut_is(log: bytes, head: Head) -> None:
+    for length in range(len(log)):
+        assert faults(log[:length], head), f"{length} bytes left"
+
+
+def test_a_log_that_is_gone_is_found(folder: Path) -> None:
+    (folder / LOG).unlink()
+
+    assert verified(folder)[1] == ["the end is cut off: 4 lines were written, 0 are there"]
+
+
+@pytest.mark.parametrize("content", [b"{}", b"", b"[]", b'{"count": 4}', b'{"count": 3, "hash": ""}'])
+def test_a_head_that_was_changed_is_found(folder: Path, content: bytes) -> None:
+    (folder / HEAD).write_bytes(content)
+
+    assert verified(folder)[1]
+
+
+def test_a_head_that_is_gone_is_found(folder: Path) -> None:
+    (folder / HEAD).unlink()
+
+    assert verified(folder)[1] == ["the head is missing"]
+
+
+def test_a_chain_that_was_made_anew_is_found_where_an_entry_may_not_be(folder: Path, head: Head) -> None:
+    """Whoever can write both files can forge a chain; what it says must be allowed all the same."""
+    forged = chain.encoded(head, "2026-01-01T00:00:00Z", "Ann", answered("b", "Gold.", 7))
+    with (folder / LOG).open("ab") as log:
+        log.write(forged + b"\n")
+    (folder / HEAD).write_text(Head(count=5, hash=chain.hash_of(forged)).model_dump_json())
+
+    assert verified(folder)[1] == ["line 5: b: attempt 7 follows 1"]
+
+
+def test_nothing_goes_on_with_a_log_that_was_changed(folder: Path, log: bytes) -> None:
+    (folder / LOG).write_bytes(log.replace(b'"Ann"', b'"Eve"'))
+
+    with (
+        pytest.raises(Tampered, match=r"line 4 isn't the one that was written; `specollama review verify"),
+        existing(folder, "Ann"),
+    ):
+        pytest.fail("opened")
+
+
+def test_a_process_killed_at_any_byte_leaves_a_run_that_goes_on(folder: Path, log: bytes, head: Head) -> None:
+    """As `append` writes: the head with what is coming, the line, the head again."""
+    line = chain.encoded(head, "2026-01-01T00:00:00Z", "machine", answered("b", "Gold.", 2)) + b"\n"
+    pending = head.model_copy(update={"next": chain.hash_of(line[:-1])})
+    for written in [*range(0, len(line), 25), len(line) - 1, len(line)]:
+        (folder / LOG).write_bytes(log + line[:written])
+        (folder / HEAD).write_text(pending.model_dump_json())
+        found, wrong = verified(folder)
+        assert (wrong, found.unfinished) == ([], True)
+        assert (folder / LOG).read_bytes() == log + line[:written]  # looking changes nothing
+        with opened(folder, "machine") as run:
+            whole = written == len(line)
+            assert run.state.items["b"].text == ("Gold." if whole else "Grün.")
+            assert run.recovered == (0 if whole else written)
+            assert run.state.items["a"].approvals == {"ann": "Ann"}
+        after, wrong = verified(folder)
+        assert (wrong, after.unfinished) == ([], False)
+        assert after.lines[-1].entry.kind == ("answered" if whole else "recovered" if written else "approved")
+
+
+def test_an_unfinished_line_is_no_cover_for_another_one(log: bytes, head: Head) -> None:
+    ours = chain.encoded(head, "2026-01-01T00:00:00Z", "machine", answered("b", "Gold.", 2))
+    forged = chain.encoded(head, "2026-01-01T00:00:00Z", "machine", answered("b", "Lead.", 2))
+    pending = head.model_copy(update={"next": chain.hash_of(ours)})
+
+    assert not faults(log + ours + b"\n", pending)
+    assert faults(log + forged + b"\n", pending)
+    assert faults(log + ours + b"\nx", pending)
+
+
+def test_a_run_is_open_once(folder: Path) -> None:
+    with existing(folder, "Ann"):
+        with pytest.raises(UsageError, match="another specollama is at work on this run"), existing(folder, "Ben"):
+            pytest.fail("opened twice")
+        with pytest.raises(UsageError, match="another specollama is at work on this run"):
+            verified(folder)
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("...")
+    with pytest.raises(UsageError, match="not empty, and not the folder of a run"), opened(tmp_path, "Ann"):
+        pytest.fail("opened")
+
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
