@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.rule import Rule
 from rich.text import Text
 
+from specollama.cli.output import counted
 from specollama.review.entries import Answered, Piece
 from specollama.review.state import Item, State
 from specollama.wire import Message
@@ -87,7 +88,7 @@ def confidence(answer: Answered, mark_below: float) -> str:
     if not known:
         return f"low-confidence places: not known (the route {route} told no probabilities here)"
     places = ", ".join(map(_place, low[:_LISTED])) + (", ..." if len(low) > _LISTED else "")
-    words = f"{len(low)} places below {mark_below:.0%}{': ' + places if places else ''}"
+    words = f"{counted(len(low), 'place')} below {mark_below:.0%}{': ' + places if places else ''}"
     return words + (f"; not known for {unknown} of {len(answer.pieces)} (route {route})" if unknown else "")
 
 

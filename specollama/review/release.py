@@ -69,6 +69,8 @@ def write(run: Run, who: str, file: Path) -> int:
         raise UsageError(f"{run.folder}: {_why_none(run.state)}")
     if file.exists():
         raise UsageError(f"{file}: exists; name a new file")
+    if not file.parent.is_dir():
+        raise UsageError(f"{file}: there is no folder {file.parent}")
     file = file.absolute()
     content = "".join(json.dumps(object_of(item), ensure_ascii=False) + "\n" for item in items).encode()
     draft = file.with_name(f".{file.name}.{hash_of(content)[:12]}")
