@@ -333,7 +333,9 @@ def test_a_directory_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_message_stays_on_one_line_whatever_the_file_holds(tmp_path: Path) -> None:
     message = refusal(tmp_path, '"a\\nb\\u2028\\u001b" = 1')
-    assert message == ('c.toml: "a\\nb\\u2028\\u001b" = 1: unknown key; allowed: default_pair, endpoints, pairs, serve')
+    assert message == (
+        'c.toml: "a\\nb\\u2028\\u001b" = 1: unknown key; allowed: default_pair, endpoints, pairs, review, serve'
+    )
 
 
 KEYS = [
