@@ -216,7 +216,8 @@ def test_an_unknown_option_names_the_nearest_one(tmp_path: Path) -> None:
         ),
         (
             '[pair.one]\ntarget = { model = "t" }',
-            "pair = (not shown): unknown key, did you mean pairs? allowed: default_pair, endpoints, pairs, review, serve",
+            "pair = (not shown): unknown key, did you mean pairs? "
+            "allowed: default_pair, endpoints, pairs, review, serve",
         ),
         (
             f'default_pair = "on"\n{SMALL}',

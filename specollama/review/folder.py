@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from specollama.errors import RunError, UsageError
 from specollama.review import chain
 from specollama.review.chain import Head
-from specollama.review.entries import AnyEntry, Line, Recovered
+from specollama.review.entries import AnyEntry, Recovered
 from specollama.review.state import Refused, State, fold
 
 LOG, HEAD, LOCK = "log.jsonl", "head.json", "lock"
@@ -179,6 +179,3 @@ def _looks_like_a_run(folder: Path) -> bool:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-__all__ = ["Line", "Run", "Tampered", "existing", "locked", "opened", "read", "verified"]
