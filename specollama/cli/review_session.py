@@ -100,10 +100,12 @@ class Session:
     def _regenerate(self, item: Item, *, plain: bool) -> str | None:
         self._say("regenerating ... (Ctrl-C keeps the present reply)", None)
         try:
-            other = self.regenerator.again(self.who, item, plain=plain)
+            reply = self.regenerator.again(item, plain=plain)
         except KeyboardInterrupt:
             return self._say("stopped; the present reply stays", None)
-        words = "another reply" if other else "the same text came again (at temperature 0 a new seed changes nothing)"
+        same = reply.text == item.text
+        self.run.append(self.who, reply)
+        words = "the same text came again (at temperature 0 a new seed changes nothing)" if same else "another reply"
         return self._say(words, "again")
 
     def _say(self, words: str, left: str | None) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from specollama.review.entries import AnyEntry, Recovered
 from specollama.review.state import Refused, State, fold
 
 LOG, HEAD, LOCK = "log.jsonl", "head.json", "lock"
+_NEW = ".new"  # of a file that is about to take another's place
 
 
 class Tampered(RunError):
@@ -32,24 +33,27 @@ class Run:
     state: State
     _head: Head
     recovered: int = 0  # bytes of a killed process's entry, cut off at opening
-    _log: Path = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._log = self.folder / LOG
+    _unsure: bool = False  # an entry was begun, and may be on the disk in part
 
     def append(self, who: str, entry: AnyEntry) -> None:
         """Write the entry, and wait until it is on the disk. Raises Refused, with nothing written, if it is unfit."""
+        if self._unsure:
+            raise RunError(f"{self.folder}: the last entry couldn't be written; start again")
         self.state.check(who, entry)
-        line = chain.encoded(self._head, _now(), who, entry)
+        self._unsure = True
+        self._write(chain.encoded(self._head, _now(), who, entry))
+        self._unsure = False
+        self.state.apply(who, entry)
+
+    def _write(self, line: bytes) -> None:
         after = Head(count=self._head.count + 1, hash=chain.hash_of(line))
         _write_head(self.folder, self._head.model_copy(update={"next": after.hash}))
-        with self._log.open("ab") as log:
+        with (self.folder / LOG).open("ab") as log:
             log.write(line + b"\n")
             log.flush()
             os.fsync(log.fileno())
         _write_head(self.folder, after)
         self._head = after
-        self.state.apply(who, entry)
 
 
 @contextmanager
@@ -147,7 +151,7 @@ def _write_head(folder: Path, head: Head) -> None:
 
 def replace_file(file: Path, content: bytes) -> None:
     """The file has the old content or the new one, whatever happens, and the new one once this returns."""
-    draft = file.with_name(file.name + ".new")
+    draft = file.with_name(file.name + _NEW)
     write_durably(draft, content)
     os.replace(draft, file)
     sync_folder(file.parent)
@@ -174,7 +178,7 @@ def _looks_like_a_run(folder: Path) -> bool:
     if not folder.exists():
         return True
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else {"a file"}
-    return not names - {LOCK} or bool(names & {LOG, HEAD})
+    return not names - {LOCK, HEAD + _NEW} or bool(names & {LOG, HEAD})
 
 
 def _now() -> str:

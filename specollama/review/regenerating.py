@@ -11,6 +11,7 @@ from specollama.config import PairSettings
 from specollama.pairs import Pair
 from specollama.review.answers import answer, seed_for
 from specollama.review.batch import refuse_other_pair
+from specollama.review.entries import Answered
 from specollama.review.folder import Run
 from specollama.review.prompts import Asked
 from specollama.review.state import Item
@@ -37,8 +38,8 @@ class Regenerator:
             self._runner.run(self._pair.__aexit__(None, None, None))
         self._runner.close()
 
-    def again(self, who: str, item: Item, *, plain: bool) -> bool:
-        """Ask for the item once more, and write the reply; whether it is another text.
+    def again(self, item: Item, *, plain: bool) -> Answered:
+        """Another reply to the item, not written yet.
 
         Raises UsageError when the pair isn't the run's any more, and as `Pair.reply` does.
         """
@@ -47,10 +48,9 @@ class Regenerator:
         assert before is not None
         messages = [Message.model_validate(message) for message in before.messages]
         asked = Asked(item.id, messages, before.options, before.metadata)
-        attempt, text = item.attempts + 1, item.text
+        attempt = item.attempts + 1
         seed = seed_for(pair.settings, asked, opened.seed, attempt)
-        self._run.append(who, self._runner.run(answer(pair, asked, attempt, seed, plain=plain)))
-        return item.text != text
+        return self._runner.run(answer(pair, asked, attempt, seed, plain=plain))
 
     def _opened(self) -> Pair:
         if self._pair is None:

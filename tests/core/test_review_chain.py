@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
-from review_runs import answered, run_of
+from review_runs import answered, first, run_of
 
-from specollama.errors import UsageError
+from specollama.errors import RunError, UsageError
 from specollama.review import chain
 from specollama.review.chain import Head
 from specollama.review.decisions import approval
@@ -151,6 +153,33 @@ def test_an_unfinished_line_is_no_cover_for_another_one(log: bytes, head: Head) 
     assert not faults(log + ours + b"\n", pending)
     assert faults(log + forged + b"\n", pending)
     assert faults(log + ours + b"\nx", pending)
+
+
+def test_after_an_entry_that_could_not_be_written_nothing_follows_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with existing(folder, "Ann") as run:
+        with monkeypatch.context() as full, pytest.raises(OSError, match="No space left"):
+            full.setattr(os, "fsync", full_disk)
+            run.append("Ann", approval(run.state.items["b"]))
+        with pytest.raises(RunError, match="the last entry couldn't be written"):
+            run.append("Ann", approval(run.state.items["a"]))
+    with existing(folder, "Ann") as run:
+        run.append("Ann", approval(run.state.items["a"]))
+    assert verified(folder)[1] == []
+
+
+def full_disk(descriptor: int) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_run_killed_before_its_first_entry_can_be_begun(tmp_path: Path) -> None:
+    """What the first moments leave: a lock, and a head that isn't in its place yet."""
+    (tmp_path / "lock").touch()
+    (tmp_path / "head.json.new").write_text("{")
+    with opened(tmp_path, "machine") as run:
+        run.append("machine", first(["a"]))
+    assert verified(tmp_path)[1] == []
 
 
 def test_a_run_is_open_once(folder: Path) -> None:
