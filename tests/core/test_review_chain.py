@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -70,9 +71,9 @@ def test_any_removed_line_is_found(log: bytes, head: Head) -> None:
 
 def test_any_two_lines_that_changed_places_are_found(log: bytes, head: Head) -> None:
     lines = log.splitlines(keepends=True)
-    for first in range(len(lines) - 1):
-        moved = [*lines[:first], lines[first + 1], lines[first], *lines[first + 2 :]]
-        assert faults(b"".join(moved), head), f"lines {first + 1} and {first + 2}"
+    for one in range(len(lines) - 1):
+        moved = [*lines[:one], lines[one + 1], lines[one], *lines[one + 2 :]]
+        assert faults(b"".join(moved), head), f"lines {one + 1} and {one + 2}"
 
 
 def test_a_forged_line_at_the_end_is_found_though_it_follows_the_chain(log: bytes, head: Head) -> None:
@@ -155,22 +156,27 @@ def test_an_unfinished_line_is_no_cover_for_another_one(log: bytes, head: Head) 
     assert faults(log + ours + b"\nx", pending)
 
 
-def test_after_an_entry_that_could_not_be_written_nothing_follows_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_an_entry_that_could_not_be_written_nothing_follows_it(folder: Path) -> None:
     with existing(folder, "Ann") as run:
-        with monkeypatch.context() as full, pytest.raises(OSError, match="No space left"):
-            full.setattr(os, "fsync", full_disk)
+        with room_for(10, folder / LOG), pytest.raises(OSError, match="File too large"):
             run.append("Ann", approval(run.state.items["b"]))
         with pytest.raises(RunError, match="the last entry couldn't be written"):
             run.append("Ann", approval(run.state.items["a"]))
     with existing(folder, "Ann") as run:
-        run.append("Ann", approval(run.state.items["a"]))
+        assert (run.recovered, run.state.items["b"].approvals) == (10, {})
+        run.append("Ann", approval(run.state.items["b"]))
     assert verified(folder)[1] == []
 
 
-def full_disk(descriptor: int) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
+@contextmanager
+def room_for(bytes: int, file: Path) -> Iterator[None]:
+    """No file may grow beyond so many bytes more than this one has."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_run_killed_before_its_first_entry_can_be_begun(tmp_path: Path) -> None:
