@@ -29,8 +29,8 @@ _LISTED = 5  # low-confidence places that are written out
 
 
 def printable(text: str) -> str:
-    """The text with what isn't printable, line ends aside, as escapes."""
-    return "".join(c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    """The text with what isn't printable, line ends and tabs aside, as escapes."""
+    return "".join(c if c in "\n\t" or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def screen(state: State, item: Item, place: str, mark_below: float) -> RenderableType:
@@ -65,6 +65,10 @@ def _metadata(answer: Answered) -> Iterator[RenderableType]:
 
 def _reply(item: Item, mark_below: float) -> Iterator[RenderableType]:
     assert item.answer is not None
+    if item.answer.thinking:
+        yield Text(
+            f"thought {counted(len(item.answer.thinking.split()), 'word')} first, which don't go out", style="dim"
+        )
     if item.edits:
         yield Padding(_difference(item.edits[-1].difference), (0, 0, 1, 0))
         yield Padding(Text(printable(item.text) or "(empty)"), (0, 0, 1, 0))

@@ -56,7 +56,7 @@ class _Prompt(Table):
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("give either prompt or messages")
         said = self.messages if self.messages is not None else [_Said(role="user", content=self.prompt or "")]
-        if not any(message.role == "user" and message.content.strip() for message in said):
+        if not any(message.role == "user" and (message.content.strip() or message.images) for message in said):
             raise ValueError("the user says nothing in it")
         return self
 
