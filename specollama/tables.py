@@ -27,7 +27,8 @@ SECONDS = re.compile(r"[+-]?\d+\.?\d*")
 DURATION = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+")  # Go's, without its bare "0"
 
 
-def _fault(words: str, key: str | None = None) -> PydanticCustomError:
+def misfit(words: str, key: str | None = None) -> PydanticCustomError:
+    """What a table's own check raises; `key`: of the table, that the fault lies in."""
     return PydanticCustomError("fault", "{words}", {"words": words, "key": key})
 
 
@@ -38,9 +39,9 @@ def _must(words: str, check: Callable[[Any], bool] = lambda value: True) -> Wrap
         try:
             value = handler(value)
         except ValidationError:
-            raise _fault(f"must be {words}") from None
+            raise misfit(f"must be {words}") from None
         if value is not None and not check(value):
-            raise _fault(f"must be {words}")
+            raise misfit(f"must be {words}")
         return value
 
     return WrapValidator(validate)
@@ -51,10 +52,10 @@ def _named(kind: str) -> WrapValidator:
 
     def validate(value: Any, handler: Callable[[Any], Any]) -> Any:
         if not isinstance(value, dict):
-            raise _fault(f"must be tables, each headed [{kind}.NAME]")
+            raise misfit(f"must be tables, each headed [{kind}.NAME]")
         for name in value:
             if not NAME.fullmatch(name):
-                raise _fault("a name may hold letters, digits, '.', '_' and '-' only", name)
+                raise misfit("a name may hold letters, digits, '.', '_' and '-' only", name)
         return handler(value)
 
     return WrapValidator(validate)
@@ -66,9 +67,9 @@ def _server(value: Any, handler: Callable[[Any], str]) -> str:
             raise ValueError("must begin with http:// or https://, as http://tower:11434")
         return server_url(value)
     except ValidationError:
-        raise _fault("must be a URL, as http://tower:11434") from None
+        raise misfit("must be a URL, as http://tower:11434") from None
     except ValueError as fault:
-        raise _fault(str(fault)) from None
+        raise misfit(str(fault)) from None
 
 
 class Table(BaseModel):
@@ -81,13 +82,13 @@ class Table(BaseModel):
     @classmethod
     def _check_keys(cls, data: Any) -> Any:
         if not isinstance(data, dict):
-            raise _fault(f"must be a table; allowed in it: {listed(cls.model_fields)}")
+            raise misfit(f"must be a table; allowed in it: {listed(cls.model_fields)}")
         for key in data:
             if key not in cls.model_fields:
-                raise _fault(f"unknown {cls.key_word}{nearest(key, cls.model_fields)}", key)
+                raise misfit(f"unknown {cls.key_word}{nearest(key, cls.model_fields)}", key)
         for key, info in cls.model_fields.items():
             if info.is_required() and key not in data:
-                raise _fault(f"missing; give it as {key} = {(info.examples or ['...'])[0]}", key)
+                raise misfit(f"missing; give it as {key} = {(info.examples or ['...'])[0]}", key)
         return data
 
 
@@ -142,9 +143,9 @@ class ModelTable(Table):
     @model_validator(mode="after")
     def _check_one(self) -> Self:
         if self.path is None and not self.model:
-            raise _fault('missing; give it as model = "qwen2.5-coder:32b", or path = "FILE.gguf"', "model")
+            raise misfit('missing; give it as model = "qwen2.5-coder:32b", or path = "FILE.gguf"', "model")
         if self.path is not None and (self.model or self.endpoint):
-            raise _fault("a file has no model's name and no endpoint; leave them out", "path")
+            raise misfit("a file has no model's name and no endpoint; leave them out", "path")
         return self
 
 

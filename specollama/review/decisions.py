@@ -14,7 +14,7 @@ from specollama.errors import UsageError, one_line
 from specollama.review.entries import Approved, Edited, Rejected
 from specollama.review.folder import Run
 from specollama.review.state import Item, Refused
-from specollama.tables import Place, Table, validated
+from specollama.tables import Place, Table, misfit, validated
 
 Decision = Approved | Rejected | Edited
 
@@ -49,9 +49,9 @@ class _Written(Table):
     @model_validator(mode="after")
     def _check_belongings(self) -> Self:
         if (self.reason is not None) != (self.decision == "reject"):
-            raise ValueError("a reason goes with reject, and with nothing else")
+            raise misfit("a reason goes with reject, and with nothing else", "reason")
         if (self.text is not None) != (self.decision == "edit"):
-            raise ValueError("a text goes with edit, and with nothing else")
+            raise misfit("a text goes with edit, and with nothing else", "text")
         return self
 
 
@@ -77,6 +77,7 @@ def record(run: Run, who: str, text: str, source: str) -> int:
 def _read(line: str, place: Place) -> _Written:
     try:
         body = json.loads(line)
+        json.dumps(body, ensure_ascii=False).encode()  # half of a surrogate pair can be written, but is no text
     except (ValueError, RecursionError) as error:
         raise UsageError(one_line(f"{place}: not JSON: {error}")) from error
     if not isinstance(body, dict):

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from specollama.errors import UsageError, one_line
 from specollama.review.chain import hash_of
-from specollama.tables import OptionsTable, Place, Table, validated
+from specollama.tables import OptionsTable, Place, Table, misfit, validated
 from specollama.wire import Message
 
 
@@ -54,10 +54,10 @@ class _Prompt(Table):
     @model_validator(mode="after")
     def _check_said(self) -> Self:
         if (self.prompt is None) == (self.messages is None):
-            raise ValueError("give either prompt or messages")
+            raise misfit("give either prompt or messages", "prompt")
         said = self.messages if self.messages is not None else [_Said(role="user", content=self.prompt or "")]
         if not any(message.role == "user" and (message.content.strip() or message.images) for message in said):
-            raise ValueError("the user says nothing in it")
+            raise misfit("the user says nothing in it", "prompt" if self.messages is None else "messages")
         return self
 
 
@@ -87,8 +87,9 @@ def _item(line: bytes, number: int, path: Path) -> Asked:
     place = Place(Path(f"{path}, line {number}"))
     try:
         body = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+        json.dumps(body, ensure_ascii=False).encode()  # half of a surrogate pair can be written, but is no text
     except (ValueError, RecursionError) as error:
-        raise UsageError(one_line(f"{place}: not JSON: {error}")) from error
+        raise UsageError(one_line(f"{place}: not JSON in UTF-8: {error}")) from error
     if not isinstance(body, dict):
         raise UsageError(f"{place}: must be an object, as " + '{"id": "a", "prompt": "Why is the sky blue?"}')
     read = validated(_Prompt, body, place)

@@ -123,15 +123,15 @@ def test_other_prompts_are_told(call: Call, embedded_url: str, prompts: Path) ->
     [
         ("{", "line 2: not JSON"),
         ("[]", "line 2: must be an object"),
-        ('{"id": "x"}', "line 2: give either prompt or messages"),
-        ('{"prompt": "a", "messages": []}', "line 2: give either prompt or messages"),
-        ('{"prompt": " "}', "line 2: the user says nothing in it"),
+        ('{"id": "x"}', "give either prompt or messages"),
+        ('{"prompt": "a", "messages": []}', "give either prompt or messages"),
+        ('{"prompt": " "}', 'line 2: prompt = " ": the user says nothing in it'),
         ('{"prompt": 1}', "line 2: prompt = 1"),
         ('{"promt": "a"}', 'line 2: promt = "a": unknown key, did you mean prompt?'),
         ('{"prompt": "a", "options": {"temprature": 1}}', "did you mean temperature?"),
         ('{"prompt": "a", "messages": [{"content": "x"}]}', "line 2: messages.0.role: missing"),
         ('{"id": "q0", "prompt": "a"}', "line 2: the id q0 is line 1's already"),
-        ('{"id": "q", "prompt": "\\ud800"}', "line 2: prompt"),
+        ('{"id": "q", "prompt": "\\ud800"}', "line 2: not JSON in UTF-8: "),
     ],
 )
 def test_a_line_that_is_no_prompt_is_told_before_anything_is_asked(
@@ -177,7 +177,7 @@ def test_killed_at_ten_random_moments_it_loses_and_repeats_nothing(
     embedded_url: str, prompts: Path, tmp_path: Path
 ) -> None:
     asked = tmp_path / "many.jsonl"
-    lines = [{"id": f"{n}-{said}", "prompt": said} for n in range(6) for said in ASKED]
+    lines = [{"id": f"{n}-{said}", "prompt": said} for n in range(5) for said in ASKED]
     asked.write_text("".join(json.dumps(line) + "\n" for line in lines))
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     arguments = ["batch", *flags(embedded_url), str(asked), "--concurrency", "2", "-o"]
@@ -204,7 +204,7 @@ def test_killed_at_ten_random_moments_it_loses_and_repeats_nothing(
 
 
 def test_interrupted_it_ends_with_130_and_goes_on_where_it_was(embedded_url: str, prompts: Path) -> None:
-    arguments = ["batch", *flags(embedded_url, tokens=60), str(prompts), "-o", "run"]
+    arguments = ["batch", *flags(embedded_url, tokens=24), str(prompts), "-o", "run"]
     process = start(arguments, stderr=subprocess.PIPE)
     assert process.stderr
     first = process.stderr.readline()
@@ -219,7 +219,7 @@ def test_interrupted_it_ends_with_130_and_goes_on_where_it_was(embedded_url: str
 
 
 def test_a_second_process_on_the_same_run_is_refused_in_one_line(call: Call, embedded_url: str, prompts: Path) -> None:
-    arguments = ["batch", *flags(embedded_url, tokens=60), str(prompts), "-o", "run"]
+    arguments = ["batch", *flags(embedded_url, tokens=24), str(prompts), "-o", "run"]
     process = start(arguments, stderr=subprocess.PIPE)
     assert process.stderr
     try:
