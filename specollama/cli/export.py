@@ -61,8 +61,9 @@ def export(
 
 def _wanted(settings: PairSettings, tokens: int | None, target_hf: str | None, draft_hf: str | None) -> Wanted:
     target, drafting = asyncio.run(described(settings, os.environ))
-    fixed = settings.lookahead if isinstance(settings.lookahead, int) and settings.lookahead > 0 else None
-    return Wanted(target, drafting, tokens or fixed, settings.options.get("num_ctx"), target_hf, draft_hf)
+    lengths = settings.lookahead if isinstance(settings.lookahead, tuple) else (settings.lookahead,)
+    fixed = max((length for length in lengths if isinstance(length, int)), default=0)
+    return Wanted(target, drafting, tokens or fixed or None, settings.options.get("num_ctx"), target_hf, draft_hf)
 
 
 def _shown(files: dict[str, str]) -> list[str]:

@@ -22,6 +22,8 @@ from specollama.backends.tokenizers import vocabulary_of
 from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.config import FileRef, Lookup, ModelRef, PairSettings
 from specollama.drafting import Drafting, Opening, load_options, lookahead_of
+from specollama.engine.ahead import DraftAhead
+from specollama.hosts import apart
 from specollama.lookahead import Lookahead
 from specollama.planner import CostCurve
 from specollama.prompts import without_begin_marker
@@ -33,9 +35,19 @@ _SAMPLE = 'def area(r):\n    return 3.14159 * r**2  # naïve, 日本語, 🙂\n\
 _UNMEASURED = {1: 1.0}  # seconds; of no matter where the lookahead is fixed
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What drafts in one reply, how much, and how it is judged. `ahead`: those that draft while the engine scores."""
+
+    drafter: Drafter
+    lookahead: Lookahead
+    rule: Rule
+    ahead: list[DraftAhead]
+
+
 @dataclass(slots=True)
 class ScoringPair:
-    """Close it with `close`, which keeps what was learnt. `key`: by which the engine's costs are kept.
+    """Close it with `close`, which keeps what was learnt. `place`: a URL of the engine; `key`: of its costs.
 
     `served`: a draft model on an Ollama. `vocabulary`: a draft model's tokenizer, where it is the target's, too.
     """
@@ -43,6 +55,7 @@ class ScoringPair:
     engine: Engine
     facts: Facts
     kind: str
+    place: str
     key: str
     drafting: Drafting
     served: Model | None = None
@@ -112,8 +125,8 @@ class ScoringPair:
 
     def planned(
         self, settings: PairSettings, sampling: SamplingOptions, tokens: list[int], lexicon: Lexicon, most: int
-    ) -> tuple[Drafter, Lookahead, Rule]:
-        """What drafts in one reply, how much, and how it is judged. `tokens`: of the whole text, target's path."""
+    ) -> Planned:
+        """For one reply. `tokens`: of all its text, to which the target adds; `most`: to be drafted in a round."""
         rule = Rule.GREEDY if sampling.greedy else Rule.MATCH
         others = [self._other(self.served, sampling, settings)] if self.served else []
         known = self.measured
@@ -122,14 +135,19 @@ class ScoringPair:
         )
         lookahead = lookahead_of(settings, planner, drafting=self.drafts)
         planner.most = max(1, min(planner.most, most))
+        planner.forced = tuple(min(length, planner.most) for length in planner.forced)
         # The engine draws by itself: what it is likeliest to draw is the best guess.
         guessing = Sampler(replace(sampling, temperature=0.0), 0)
-        return self.drafting.drafter(planner, guessing, tokens, lexicon.text, others), lookahead, rule
+        drafter = self.drafting.drafter(planner, guessing, tokens, lexicon.text, others)
+        ahead = [other.drafter for other in others if isinstance(other.drafter, DraftAhead)]
+        return Planned(drafter, lookahead, rule, ahead)
 
     def _other(self, model: Model, sampling: SamplingOptions, settings: PairSettings) -> ServedDrafter:
         requests = Requests(model.name, sampling, passed_on(settings.options), settings.keep_alive)
-        drafter = OllamaDrafter(model.server, requests, rule=Rule.MATCH, seed=0, row_tokens=model.row_tokens)
-        return ServedDrafter(model.name, drafter)
+        ollama = OllamaDrafter(model.server, requests, rule=Rule.MATCH, seed=0, row_tokens=model.row_tokens)
+        elsewhere = apart(model.server.url, self.place)
+        ahead = elsewhere if settings.draft_ahead is None else settings.draft_ahead
+        return ServedDrafter(model.name, DraftAhead(ollama) if ahead else ollama)
 
 
 async def open_pair(
@@ -154,7 +172,7 @@ async def open_pair(
         vocabulary = await _shared(engine, served)
     lookup = Lookup.LOOKUP in settings.drafts or len(settings.drafts) == 1
     drafting = Drafting(opened, lookup, file, costs.Kept(models=opening.measured, drafters=kept.drafters))
-    return ScoringPair(engine, facts, kind, key, drafting, served, vocabulary, opening.notices)
+    return ScoringPair(engine, facts, kind, target.endpoint.url, key, drafting, served, vocabulary, opening.notices)
 
 
 async def _shared(engine: Engine, served: Model) -> LlamaVocabulary | None:

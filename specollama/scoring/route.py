@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, aclosing, nullcontext
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from specollama.backends.engine import Draws, Engine, Facts
 from specollama.backends.facts import Model
 from specollama.backends.lexicon import Lexicon
 from specollama.backends.scoring import ScoringTarget
-from specollama.checks import Ask
+from specollama.checks import Ask, why_off
 from specollama.config import ModelRef, PairSettings
+from specollama.engine.ahead import OverlappedTarget
 from specollama.engine.rounds import Speculation
 from specollama.errors import UnsupportedPair
 from specollama.lookahead import Patience
@@ -62,12 +63,12 @@ class ScoringRoute:
         self._opening = asyncio.Lock()
         self._found: Api | None = None
         self._engine: Engine | None = None
-        self._pair: ScoringPair | None = None
+        self._pairs: dict[bool, ScoringPair] = {}  # by whether anything drafts: for a plain reply nothing is opened
 
     async def close(self) -> None:
-        if self._pair:
-            await self._pair.close()
-            self._pair = None
+        for pair in self._pairs.values():
+            await pair.close()
+        self._pairs.clear()
         await self._stack.aclose()
 
     def api(self, settings: PairSettings) -> Api | None:
@@ -93,11 +94,13 @@ class ScoringRoute:
         assert api is not None, "it was asked for before"
         from specollama.scoring.pair import open_pair  # here, since numpy comes with it: 0.1 s at each start
 
+        drafting = why_off(settings) is None
         async with self._opening:
-            if self._pair is None:
-                engine = await self._opened(target, api)
-                self._pair = await open_pair(engine, CLIENTS[api].kind.name, target, settings, served)
-        return self._pair
+            if drafting not in self._pairs:
+                engine, asked = await self._opened(target, api), settings if drafting else replace(settings, drafts=())
+                opened = await open_pair(engine, CLIENTS[api].kind.name, target, asked, served if drafting else None)
+                self._pairs[drafting] = opened
+        return self._pairs[drafting]
 
     async def look(self, settings: PairSettings) -> tuple[str, Facts]:
         """The engine's name, and what it says of itself; nothing is opened for drafting. Raises EndpointError."""
@@ -154,8 +157,10 @@ class ScoringRoute:
 async def scored(plan: ScoringPlan, settings: PairSettings) -> AsyncGenerator[Event, None]:
     """The events of a planned reply. Close it to stop."""
     pair = plan.pair
-    async with nullcontext() if plan.reason else pair.alone():
-        speculation = await _speculation(plan, settings)
+    async with AsyncExitStack() as stack:
+        if not plan.reason:
+            await stack.enter_async_context(pair.alone())
+        speculation = await _speculation(plan, settings, stack)
         if plan.reason:
             events = speculation.plain("; ".join([plan.reason, *plan.notices]))
         else:
@@ -168,13 +173,15 @@ async def scored(plan: ScoringPlan, settings: PairSettings) -> AsyncGenerator[Ev
                 yield event
 
 
-async def _speculation(plan: ScoringPlan, settings: PairSettings) -> Speculation:
+async def _speculation(plan: ScoringPlan, settings: PairSettings, stack: AsyncExitStack) -> Speculation:
     pair, sampling, prompted = plan.pair, plan.sampling, plan.prompted
     can, tokens, lexicon = pair.engine.can, list(prompted.tokens), Lexicon(pair.engine, pair.vocabulary)
     if pair.drafting.lookup and not plan.reason:
         await lexicon.know(tokens)
     most = most_rows(can, pair.facts, sampling) - 1
-    drafter, lookahead, rule = pair.planned(settings, sampling, tokens, lexicon, most)
+    planned = pair.planned(settings, sampling, tokens, lexicon, most)
+    for ahead in planned.ahead:
+        await stack.enter_async_context(aclosing(ahead))
     target = ScoringTarget(
         pair.engine,
         tokens,
@@ -187,10 +194,10 @@ async def _speculation(plan: ScoringPlan, settings: PairSettings) -> Speculation
     )
     return Speculation(
         prompt=prompted.text,
-        target=target,
-        drafter=drafter,
-        lookahead=lookahead,
-        rule=rule,
+        target=OverlappedTarget(target, planned.ahead),
+        drafter=planned.drafter,
+        lookahead=planned.lookahead,
+        rule=planned.rule,
         options=sampling,
         stats=Stats(route=plan.route, prompt_eval_count=len(tokens)),
         patience=_patience(pair, settings, sampling),
