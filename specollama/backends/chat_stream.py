@@ -90,7 +90,7 @@ async def chat_stream(
                 if choice.delta.content:
                     yield Written(choice.delta.content)
                 if choice.finish_reason:
-                    yield Written("", 0, finished(choice.finish_reason))
+                    yield Written("", end=finished(choice.finish_reason))
                     return
     raise server.broken("the reply ended before its last event (no finish_reason)")
 

@@ -18,7 +18,7 @@ class Logprobs(BaseModel):
 
     tokens: list[str]
     token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float]] | None = None
+    top_logprobs: list[dict[str, float] | None] | None = None
 
 
 class Choice(BaseModel):
@@ -82,6 +82,6 @@ async def completion_stream(
                 yield Written("", max(0, drawn - shown), finished(end))
                 return
     if end:
-        yield Written("", 0, finished(end))
+        yield Written("", end=finished(end))
         return
     raise server.broken("the reply ended before its last event (no finish_reason)")

@@ -37,6 +37,7 @@ class Connection:
     """
 
     kind = Kind("the engine")
+    kept_open = 32  # connections, while nothing is asked
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class Connection:
             base_url=self.url,
             headers={"Authorization": f"Bearer {token}"} if token else None,
             timeout=httpx.Timeout(idle_timeout, connect=connect_timeout),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=30),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=self.kept_open, keepalive_expiry=30),
             verify=certificates(),
             trust_env=outside(self.url),
         )

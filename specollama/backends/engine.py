@@ -64,10 +64,10 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A piece of a plain stream. `end`: the stream is over; `tokens` were drawn for it."""
+    """A piece of a plain stream. `end`: the stream is over, and so many tokens of it had no text (`unshown`)."""
 
     text: str
-    tokens: int = 1
+    unshown: int = 0
     end: DoneReason | None = None
 
 

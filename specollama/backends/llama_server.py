@@ -65,6 +65,7 @@ class LlamaServer(Connection):
 
     kind = Kind("llama-server")
     can = Capabilities(renders=True, counts_prompt=True)
+    kept_open = 2  # it gives each connection a thread, so that idle ones would starve it
 
     async def props(self) -> Props:
         return await self.get("/props", Props)
@@ -108,7 +109,7 @@ class LlamaServer(Connection):
         body = completion_body(list(place.tokens), options)
         async with aclosing(self._chunks(body)) as chunks:
             async for chunk in chunks:
-                yield Written(chunk.content, 0 if chunk.stop else 1, chunk.reason if chunk.stop else None)
+                yield Written(chunk.content, end=chunk.reason if chunk.stop else None)
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], limit: int | None, draws: Draws

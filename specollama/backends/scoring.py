@@ -49,7 +49,7 @@ class ScoringTarget:
         drawn = await self._rows(request)
         # Slots that weren't used before read the whole text first.
         read, self._widest = (len(self.tokens) if len(drawn) > self._widest else 0), max(len(drawn), self._widest)
-        return Scored(self._along(drafted, drawn), asked=len(drawn), read=read)
+        return Scored(self._along(drafted, drawn), asked=len(drawn), own=True, read=read)
 
     async def commit(self, verdict: Verdict, limit: int | None) -> Continuation:
         for emitted in verdict.emitted:
@@ -76,7 +76,7 @@ class ScoringTarget:
                 if written.text:
                     yield Token(written.text)
                 if written.end:
-                    yield Continuation(sampled=written.tokens, end=written.end)
+                    yield Continuation(sampled=written.unshown, end=written.end)
                     return
 
     def _place(self) -> Place:

@@ -113,19 +113,21 @@ class SGLang(Connection):
             "sampling_params": sampling(draws.options) | ({} if limit is None else {"max_new_tokens": limit}),
             "stream": True,
         }
-        shown, tokens = "", 0
+        shown, texts = "", 0
         async with aclosing(self.events("/generate", body)) as events:
             async for event, _ in events:
                 chunk = self.validated(event, _Answer)
                 if chunk.error is not None:
                     raise self.refused(chunk.error, 200)
                 text, shown = chunk.text.removeprefix(shown), chunk.text  # each has the whole text so far
-                new, tokens = chunk.meta_info.completion_tokens - tokens, chunk.meta_info.completion_tokens
-                reason = chunk.meta_info.finish_reason
-                end = finished(str(reason.get("type"))) if reason else None
-                yield Written(text, max(0, new - (reason is not None and reason.get("type") == "stop")), end)
-                if end is not None:
-                    return
+                texts += bool(text)
+                finish = chunk.meta_info.finish_reason
+                if finish is None:
+                    yield Written(text)
+                    continue
+                drawn = chunk.meta_info.completion_tokens - (finish.get("type") == "stop")
+                yield Written(text, max(0, drawn - texts), finished(str(finish.get("type"))))
+                return
         raise self.broken("the reply ended before its last event (no finish_reason)")
 
     def chat(

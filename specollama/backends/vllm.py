@@ -74,7 +74,7 @@ class VLLM(Connection):
             return Drawn(-1, end=True) if end else None
         token = self._id(shown.tokens[0])
         text = "" if REPLACEMENT in choice.text else choice.text
-        best = sorted((shown.top_logprobs or [{}])[0].items(), key=lambda entry: -entry[1])
+        best = sorted(((shown.top_logprobs or [None])[0] or {}).items(), key=lambda entry: -entry[1])
         top = tuple(Token(text if self._id(name) == token else "", logprob, self._id(name)) for name, logprob in best)
         return Drawn(token, text, end, shown.token_logprobs[0], top[:_TOP])
 

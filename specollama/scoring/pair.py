@@ -58,6 +58,7 @@ class ScoringPair:
     place: str
     key: str
     drafting: Drafting
+    lexicon: Lexicon
     served: Model | None = None
     vocabulary: LlamaVocabulary | None = None
     notices: list[str] = field(default_factory=list)  # lines for the user, once
@@ -65,7 +66,8 @@ class ScoringPair:
     _measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def close(self) -> None:
-        self.drafting.keep()
+        if self.drafts:
+            self.drafting.keep()
         await worker.do(self._free)
 
     def _free(self, stopped: Callable[[], bool]) -> None:
@@ -123,9 +125,7 @@ class ScoringPair:
         text_by_server = await self.served.server.render(body)
         return None if text_by_server is None else without_begin_marker(text_by_server, self.vocabulary)
 
-    def planned(
-        self, settings: PairSettings, sampling: SamplingOptions, tokens: list[int], lexicon: Lexicon, most: int
-    ) -> Planned:
+    def planned(self, settings: PairSettings, sampling: SamplingOptions, tokens: list[int], most: int) -> Planned:
         """For one reply. `tokens`: of all its text, to which the target adds; `most`: to be drafted in a round."""
         rule = Rule.GREEDY if sampling.greedy else Rule.MATCH
         others = [self._other(self.served, sampling, settings)] if self.served else []
@@ -138,7 +138,7 @@ class ScoringPair:
         planner.forced = tuple(min(length, planner.most) for length in planner.forced)
         # The engine draws by itself: what it is likeliest to draw is the best guess.
         guessing = Sampler(replace(sampling, temperature=0.0), 0)
-        drafter = self.drafting.drafter(planner, guessing, tokens, lexicon.text, others)
+        drafter = self.drafting.drafter(planner, guessing, tokens, self.lexicon.text, others)
         ahead = [other.drafter for other in others if isinstance(other.drafter, DraftAhead)]
         return Planned(drafter, lookahead, rule, ahead)
 
@@ -172,7 +172,10 @@ async def open_pair(
         vocabulary = await _shared(engine, served)
     lookup = Lookup.LOOKUP in settings.drafts or len(settings.drafts) == 1
     drafting = Drafting(opened, lookup, file, costs.Kept(models=opening.measured, drafters=kept.drafters))
-    return ScoringPair(engine, facts, kind, target.endpoint.url, key, drafting, served, vocabulary, opening.notices)
+    lexicon = Lexicon(engine, vocabulary)
+    return ScoringPair(
+        engine, facts, kind, target.endpoint.url, key, drafting, lexicon, served, vocabulary, opening.notices
+    )
 
 
 async def _shared(engine: Engine, served: Model) -> LlamaVocabulary | None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from specollama.backends.engine import Draws, Engine, Facts
 from specollama.backends.facts import Model
-from specollama.backends.lexicon import Lexicon
 from specollama.backends.scoring import ScoringTarget
 from specollama.checks import Ask, why_off
 from specollama.config import ModelRef, PairSettings
@@ -175,18 +174,18 @@ async def scored(plan: ScoringPlan, settings: PairSettings) -> AsyncGenerator[Ev
 
 async def _speculation(plan: ScoringPlan, settings: PairSettings, stack: AsyncExitStack) -> Speculation:
     pair, sampling, prompted = plan.pair, plan.sampling, plan.prompted
-    can, tokens, lexicon = pair.engine.can, list(prompted.tokens), Lexicon(pair.engine, pair.vocabulary)
+    can, tokens = pair.engine.can, list(prompted.tokens)
     if pair.drafting.lookup and not plan.reason:
-        await lexicon.know(tokens)
+        await pair.lexicon.know(tokens)
     most = most_rows(can, pair.facts, sampling) - 1
-    planned = pair.planned(settings, sampling, tokens, lexicon, most)
+    planned = pair.planned(settings, sampling, tokens, most)
     for ahead in planned.ahead:
         await stack.enter_async_context(aclosing(ahead))
     target = ScoringTarget(
         pair.engine,
         tokens,
         Draws(sampling, _seed(sampling, must=can.must_seed)),
-        lexicon,
+        pair.lexicon,
         prompt=len(tokens),
         messages=prompted.messages,
         context_length=pair.facts.context_length,
