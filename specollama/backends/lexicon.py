@@ -48,6 +48,8 @@ class Lexicon:
             texts = (token.text for token in draft.tokens)
             return [(token, text) for token, text in zip(ids, texts, strict=True) if token is not None]
         tokens = await self._tokens(draft.text)
+        if not self.engine.can.spells and len(tokens) == len(draft.tokens):  # the same pieces, most likely
+            return [(token, drafted.text) for token, drafted in zip(tokens, draft.tokens, strict=True)]
         await self.know(tokens)
         return list(_leading(tokens, [self.text(token) for token in tokens], draft.text))
 

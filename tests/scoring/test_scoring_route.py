@@ -13,10 +13,12 @@ from replies import CHAT, COLD, fakes, reply, settings, told
 from serving import serving, whole
 from toy import STORY, Toy
 
+from specollama.backends.lexicon import Lexicon
 from specollama.config import Lookup
 from specollama.errors import BrokenReply, ModelMissing, Refused, Unreachable, UnsupportedPair
 from specollama.pairs import Completion, Conversation, Pair
-from specollama.types import DoneReason, Route, Rule
+from specollama.scoring.engines import CLIENTS
+from specollama.types import Api, DoneReason, Draft, Route, Rule, Token
 from specollama.wire import Message
 
 ENGINES = sorted(FAKES)
@@ -262,6 +264,24 @@ async def test_a_stream_that_breaks_off_is_no_whole_reply(api: str) -> None:
     fake = FAKES[api](faults={path: events(piece)})
     with pytest.raises(BrokenReply, match="the reply ended before its last event"):
         await told(fake, api, RAW, route=Route.PLAIN)
+
+
+@pytest.mark.parametrize("api", ENGINES)
+async def test_a_draft_of_another_tokenizer_is_put_into_the_targets_tokens(api: str) -> None:
+    """TensorRT-LLM has no call that tells what a token prints: only a draft in as many pieces can be taken there."""
+    fake, client = FAKES[api](), CLIENTS[Api(api)]
+    with serving(fake) as url:
+        async with client(url, model=NAME) as engine:
+            lexicon = Lexicon(engine)
+            other = await lexicon.aligned(Draft((Token(" The c"), Token("at s"), Token("at"), Token(" on"))))
+            same = await lexicon.aligned(Draft((Token(" dog"), Token(" and"))))
+            asked = len(fake.asked)
+            learnt = await lexicon.aligned(Draft((Token(" cat"), Token(" on"))))
+    if api != "tensorrt-llm":
+        assert other == [(toy.IDS[word.encode()], word) for word in (" The", " cat", " sat", " on")]
+        assert len(fake.asked) == asked
+        assert learnt == [(toy.IDS[b" cat"], " cat"), (toy.IDS[b" on"], " on")]
+    assert same == [(toy.IDS[b" dog"], " dog"), (toy.IDS[b" and"], " and")]
 
 
 async def test_rows_are_spread_over_several_servers_of_the_model() -> None:
