@@ -18,6 +18,7 @@ from specollama.config import Lookup
 from specollama.errors import BrokenReply, ModelMissing, Refused, Unreachable, UnsupportedPair
 from specollama.pairs import Completion, Conversation, Pair
 from specollama.scoring.engines import CLIENTS
+from specollama.scoring.prompts import prompt_for
 from specollama.types import Api, DoneReason, Draft, Route, Rule, Token
 from specollama.wire import Message
 
@@ -125,6 +126,31 @@ async def test_a_chat_goes_through_the_engines_own_template(api: str) -> None:
     else:
         assert stats.route is Route.PLAIN
         assert "doesn't tell what prompt it makes of a chat" in status
+
+
+@pytest.mark.parametrize("api", ["sglang", "tensorrt-llm"])
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ("<|user|>Tell me.<|assistant|>", ""),
+        (
+            "<|user|>Tell me. <|assistant|>",
+            "makes a prompt of 10 tokens of the chat, the draft model's template one of 11",
+        ),
+        (None, "doesn't tell what prompt it makes of a chat, and the draft has no template to do it"),
+    ],
+)
+async def test_the_drafts_template_is_taken_only_if_the_engine_counts_the_same(
+    api: str, written: str | None, reason: str
+) -> None:
+    async def template(messages: object) -> str | None:
+        return written
+
+    with serving(FAKES[api]()) as url:
+        async with CLIENTS[Api(api)](url, model=NAME) as engine:
+            prompted = await prompt_for(CHAT, engine, "E", template)
+    assert prompted.reason.removeprefix("E ") == reason
+    assert list(prompted.tokens) == ([] if reason else toy.tokens(written or ""))
 
 
 @pytest.mark.parametrize("api", ENGINES)
