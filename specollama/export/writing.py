@@ -88,7 +88,7 @@ def _tensorrt_llm(wanted: Wanted) -> dict[str, str]:
     target, draft, sources = _repositories(wanted)
     notes = ["TensorRT-LLM 1.x, PyTorch backend", *check, *sources]
     config = [
-        "# Draft_Target is what its parser takes; its documentation, and images before 1.0, say DraftTarget",
+        "# Draft_Target is what its parser takes; its documentation, and older images, say DraftTarget",
         "speculative_config:",
         "  decoding_type: Draft_Target",
         f"  max_draft_len: {wanted.tokens or 4}",
