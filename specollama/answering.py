@@ -9,10 +9,10 @@ from time import perf_counter_ns
 from typing import Any
 
 from specollama.bodies import Sorted, for_target, sort_out
-from specollama.config import FileRef, ModelRef, Overrides
+from specollama.config import ModelRef, Overrides
 from specollama.errors import SpecollamaError, UsageError
 from specollama.lanes import Lanes
-from specollama.pairs import LocalPlan, Pair, Plan
+from specollama.pairs import AnyPlan, LocalPlan, Pair, Plan
 from specollama.pool import OpenPair
 from specollama.replies import Writer, joined
 from specollama.report import stats_object
@@ -54,7 +54,7 @@ class Answer:
                         reason = chunk
                         break
                     yield chunk
-        if reason is not None and isinstance(pair.settings.target, FileRef):
+        if reason is not None and pair.without_ollama:
             yield self._without_server(reason)
         elif reason is not None:
             # The draw that was begun, not another: one that takes whatever comes would be biased.
@@ -73,18 +73,18 @@ class Answer:
         except UsageError as error:
             raise Fault(400, str(error)) from error
 
-    async def _planned(self, pair: Pair, asked: Sorted) -> Plan | LocalPlan | str:
+    async def _planned(self, pair: Pair, asked: Sorted) -> AnyPlan | str:
         if asked.ask is None:
             return asked.obstacle or ""
         try:
             plan = await pair.plan(asked.ask)
         except SpecollamaError as error:
-            if isinstance(pair.settings.target, FileRef):
+            if pair.without_ollama:
                 raise
             return str(error)  # the target's own server may answer all the same
         return self._busy(pair, plan) or plan
 
-    def _busy(self, pair: Pair, plan: Plan | LocalPlan | str) -> str | None:
+    def _busy(self, pair: Pair, plan: AnyPlan | str) -> str | None:
         """Why the reply would have to wait if it was speculated: better that the target's server writes it at once."""
         if isinstance(plan, Plan) and plan.route is Route.LANES and not self.opened.lanes.free:
             return "the target's lanes are taken by other replies"
@@ -93,7 +93,7 @@ class Answer:
             return "the models in process are at work on another reply"
         return None
 
-    async def _speculated(self, pair: Pair, plan: Plan | LocalPlan) -> AsyncGenerator[Chunk | str, None]:
+    async def _speculated(self, pair: Pair, plan: AnyPlan) -> AsyncGenerator[Chunk | str, None]:
         """The chunks of a speculated reply, or a reason in place of them all."""
         prepared, lanes = perf_counter_ns() - self._began, self.opened.lanes
         self.stats.route = plan.route
@@ -111,7 +111,7 @@ class Answer:
         if not self.streams:
             yield self._last(joined(replies).body())
 
-    async def _replies(self, pair: Pair, plan: Plan | LocalPlan, prepared: int) -> AsyncGenerator[Reply | str, None]:
+    async def _replies(self, pair: Pair, plan: AnyPlan, prepared: int) -> AsyncGenerator[Reply | str, None]:
         writer, written, first = Writer(str(self.body["model"]), self.chat), "", 0
         async with aclosing(pair.speculated(plan, lambda: self.opened.lanes.share)) as events:
             async for event in events:
@@ -149,9 +149,9 @@ class Answer:
                     yield chunk
 
     def _without_server(self, reason: str) -> Chunk:
-        """A model in process is loaded by its first reply: there is nothing to do before."""
+        """What no Ollama serves is loaded by its first reply, or by its own engine: there is nothing to do before."""
         if self.body.get("messages" if self.chat else "prompt"):
-            raise Fault(400, f"{self.opened.settings.target} is opened in process, and no server can help: {reason}")
+            raise Fault(400, f"{self.opened.settings.target} isn't on an Ollama, which alone could do this: {reason}")
         return Writer(str(self.body["model"]), self.chat).loaded().body()
 
     def _time(self, first: int) -> None:
@@ -163,6 +163,6 @@ class Answer:
 
 def _taken(lanes: Lanes, route: Route) -> AbstractContextManager[None]:
     """What a reply takes of the target's server while it runs."""
-    if route is Route.LOCAL:
+    if route in (Route.LOCAL, Route.SCORING):
         return nullcontext()
     return lanes.speculated() if route is Route.LANES else lanes.plain()

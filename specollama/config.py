@@ -29,7 +29,7 @@ from specollama.tables import (
     nearest,
     validated,
 )
-from specollama.types import Route, Rule
+from specollama.types import Api, Route, Rule
 
 LOCAL_NAME = "specollama.toml"
 FLAGS = Place()
@@ -37,10 +37,25 @@ FLAGS = Place()
 
 @dataclass(frozen=True, slots=True)
 class ModelRef:
-    """A model and the endpoint that serves it."""
+    """A model and the endpoint that serves it.
+
+    `api`: what is spoken there; None: Ollama's, or what is found there where that isn't. `replicas`: further
+    endpoints with the same model.
+    """
 
     model: str
     endpoint: Endpoint
+    api: Api | None = None
+    replicas: tuple[Endpoint, ...] = ()
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (self.endpoint, *self.replicas)
+
+    @property
+    def scored(self) -> bool:
+        """Whether it is served by an engine that isn't Ollama, as far as the configuration says."""
+        return self.api not in (None, Api.OLLAMA)
 
     def __str__(self) -> str:
         return self.model
@@ -71,6 +86,11 @@ class Lookup(Enum):
 
 
 DraftRef = ModelRef | FileRef | Lookup
+
+
+def ollama_of(model: DraftRef) -> Endpoint | None:
+    """The Ollama that serves a model, as far as the configuration says; None for a file and for another engine's."""
+    return model.endpoint if isinstance(model, ModelRef) and not model.scored else None
 
 
 class Overrides(TypedDict, total=False):
@@ -130,6 +150,12 @@ class PairSettings:
             form = "--draft MODEL" if flags else 'draft = { model = "qwen2.5-coder:0.5b" }'
             plain = "--route plain" if flags else 'route = "plain"'
             place.at("draft").refuse(f"missing; give it as {form}, or {plain}, which drafts nothing")
+        if isinstance(self.target, ModelRef) and self.target.scored:
+            if self.route not in (Route.AUTO, Route.SCORING, Route.PLAIN):
+                words = f"a target of {self.target.api} is verified there: auto, scoring or plain"
+                place.at("route").refuse(words, str(self.route))
+        elif self.route is Route.SCORING and isinstance(self.target, ModelRef) and self.target.api is Api.OLLAMA:
+            place.at("route").refuse("Ollama's API can't score given tokens: auto, local or lanes", str(self.route))
         if isinstance(self.target, FileRef) and self.route not in (Route.AUTO, Route.LOCAL, Route.PLAIN):
             place.at("route").refuse("a file is opened in process: auto, local or plain", str(self.route))
         return self
@@ -186,8 +212,15 @@ class Config:
         target = self._model(table.target, place.at("target"), environ)
         if isinstance(target, Lookup):
             place.at("target").refuse("lookup is a drafter, not a model", str(target))
-        drafts = tuple(self._model(draft, place.at("draft"), environ) for draft in table.draft)
+        drafts = tuple(self._draft(draft, place.at("draft"), environ) for draft in table.draft)
         return PairSettings(name=name, target=target, drafts=drafts).tuned(table).checked(place)
+
+    def _draft(self, table: ModelTable, place: Place, environ: Mapping[str, str]) -> DraftRef:
+        if table.api not in (None, Api.OLLAMA):
+            place.at("api").refuse("a draft model is Ollama's, or a file, or lookup", str(table.api))
+        if isinstance(table.endpoint, list):
+            place.at("endpoint").refuse("a draft model has one endpoint", str(table.endpoint))
+        return self._model(table, place, environ)
 
     def _model(self, table: ModelTable, place: Place, environ: Mapping[str, str]) -> DraftRef:
         if table.path is not None:
@@ -195,8 +228,14 @@ class Config:
         if table.endpoint is None:
             return self._written(table.model, place.at("model"), environ)
         if "@" in table.model:
-            place.at("endpoint").refuse("the model names a server already; leave one of the two out", table.endpoint)
-        endpoint = self._endpoint(table.endpoint, place.at("endpoint"), table.endpoint)
+            words = "the model names a server already; leave one of the two out"
+            place.at("endpoint").refuse(words, str(table.endpoint))
+        names = table.endpoint if isinstance(table.endpoint, list) else [table.endpoint]
+        endpoint, *replicas = [self._endpoint(name, place.at("endpoint"), name) for name in names]
+        if table.api is not None:
+            return ModelRef(table.model, endpoint, table.api, tuple(replicas))
+        if replicas:
+            place.at("endpoint").refuse("several endpoints are for engines that score: give api, too", str(names))
         return self._written(table.model, place.at("model"), environ, endpoint)
 
     def _beside(self, path: str) -> Path:
@@ -336,7 +375,8 @@ def _syntax(fault: str, text: str) -> str:
 def _with_tokens(settings: PairSettings, environ: Mapping[str, str]) -> PairSettings:
     for model in (settings.target, *settings.drafts):
         if isinstance(model, ModelRef):
-            model.endpoint.token(environ)
+            for endpoint in model.endpoints:
+                endpoint.token(environ)
     return settings
 
 

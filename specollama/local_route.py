@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,16 @@ from specollama.backends.ollama import OllamaDrafter, RetokenisedDrafter
 from specollama.backends.requests import Requests
 from specollama.backends.sources import ServedDrafter
 from specollama.backends.vocabulary import LlamaVocabulary, offloads_to_gpu
+from specollama.checks import Ask, request_obstacle, why_off
 from specollama.config import DraftRef, FileRef, Lookup, ModelRef, PairSettings
-from specollama.engine.ahead import DraftAhead
-from specollama.errors import MissingPackage, RunError
+from specollama.engine.ahead import DraftAhead, OverlappedTarget
+from specollama.errors import MissingPackage, RunError, UnsupportedPair
+from specollama.events import thinking_apart
 from specollama.hosts import apart
+from specollama.plan import LocalPlan
+from specollama.prompts import own_prompt
+from specollama.sampling import effective
+from specollama.stats import Event, Status
 from specollama.types import Route, Rule, SamplingOptions
 
 if TYPE_CHECKING:
@@ -63,8 +70,21 @@ class LocalRoute:
                 self._pair = found
         return self._pair
 
+    async def plan_alone(self, settings: PairSettings, ask: Ask, options: Mapping[str, Any]) -> LocalPlan:
+        """A plan that needs no server. Raises UnsupportedPair for what only a server can do, RunError for the rest."""
+        opened = await self.pair(settings, options)
+        if isinstance(opened, str):
+            raise RunError(opened)
+        if obstacle := request_obstacle(ask):
+            raise UnsupportedPair(f"{settings.target} is opened without a server, which {obstacle} would need")
+        prompt = own_prompt(opened, ask)
+        if reason := opened.why_full(prompt):
+            raise RunError(f"{reason}: give a larger num_ctx")
+        return LocalPlan(opened, prompt, effective(options, {}, SamplingOptions()), ask.raw, notices=opened.told())
+
     async def _open(self, settings: PairSettings, options: Mapping[str, Any], target: Model | None) -> OpenedPair | str:
-        from specollama.opened import load_options, open_pair  # here, since numpy comes with it: 0.1 s at each start
+        from specollama.drafting import load_options  # here, since numpy comes with it: 0.1 s at each start
+        from specollama.opened import open_pair
 
         weights = target_file(settings, self._environ, target.digest if target else "")
         if isinstance(weights, str):
@@ -120,6 +140,26 @@ def why_not_here() -> str:
 
 def _there(device: str) -> bool:
     return Path(device).exists()
+
+
+async def speculated_here(plan: LocalPlan, settings: PairSettings) -> AsyncGenerator[Event, None]:
+    """The events of a reply by models that are opened here. Close it to stop."""
+    opened = plan.opened
+    async with opened.alone:
+        others = [served(model, plan.sampling, settings, opened.target.vocabulary) for model in plan.others]
+        speculation = opened.speculation(plan.prompt, plan.sampling, settings, others)
+        ahead = [other.drafter for other in others if isinstance(other.drafter, DraftAhead)]
+        speculation.target = OverlappedTarget(speculation.target, ahead)
+        off = why_off(settings)
+        words = "; ".join([off or f"local, lookahead {speculation.lookahead}", *plan.notices])
+        speculation.stats.reason = off or ""
+        yield Status(on=off is None, detail=words)
+        async with AsyncExitStack() as stack:
+            for drafter in ahead:
+                await stack.enter_async_context(aclosing(drafter))
+            events = await stack.enter_async_context(aclosing(speculation.events()))
+            async for event in thinking_apart(events, plan.prompt, plan.thinks):
+                yield event
 
 
 def served(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AsyncExitStack, aclosing, suppress
+from contextlib import AsyncExitStack, aclosing
 from copy import copy
 from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
@@ -29,20 +29,17 @@ from specollama.checks import (
     Tokenizers,
     choose_rule,
     compared,
-    request_obstacle,
     why_not_lanes,
     why_not_split,
-    why_off,
     why_plain,
 )
-from specollama.config import FileRef, Overrides, PairSettings
-from specollama.engine.ahead import DraftAhead, OverlappedTarget
+from specollama.config import FileRef, Overrides, PairSettings, ollama_of
 from specollama.engine.rounds import Speculation
-from specollama.errors import EndpointError, ModelMissing, RunError, Unreachable, UnsupportedPair
+from specollama.errors import EndpointError, ModelMissing, Unreachable, UnsupportedPair
 from specollama.events import thinking_apart, unless_nothing_came, written
 from specollama.hosts import Endpoint
 from specollama.lanes import SharedLookahead
-from specollama.local_route import LocalRoute, served
+from specollama.local_route import LocalRoute, speculated_here
 from specollama.plan import (
     LocalPlan,
     Plan,
@@ -51,13 +48,17 @@ from specollama.plan import (
     lookahead_of,
     patience,
     sides,
+    unload,
 )
-from specollama.prompts import Unprompted, own_prompt, rendered_by_server
+from specollama.prompts import Unprompted, rendered_by_server
 from specollama.sampling import effective
+from specollama.scoring.route import ScoringPlan, ScoringRoute, scored
 from specollama.stats import Done, Event, Stats, Status, Text
 from specollama.types import Route, SamplingOptions
 
-__all__ = ["Ask", "Completion", "Conversation", "LocalPlan", "Pair", "Plan"]
+__all__ = ["AnyPlan", "Ask", "Completion", "Conversation", "LocalPlan", "Pair", "Plan", "ScoringPlan"]
+
+AnyPlan = Plan | LocalPlan | ScoringPlan
 
 DEFAULT_LANES = 8  # concurrent rows, where the configuration doesn't say how many the target works on at once
 
@@ -67,6 +68,7 @@ class _Known:
     """What was learnt of a pair's models, once for all its replies."""
 
     models: tuple[Model, Model | str] | None = None
+    draft: Model | str = ""  # of a target that isn't on an Ollama
     tokenizers: Tokenizers | None = None
     comparing: asyncio.Lock = field(default_factory=asyncio.Lock)
     measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -82,10 +84,9 @@ class Pair:
     def __init__(self, settings: PairSettings, environ: Mapping[str, str]) -> None:
         self.settings = settings
         self._stack = AsyncExitStack()
-        self._local = LocalRoute(environ)
-        self._target_server = (
-            None if isinstance(settings.target, FileRef) else _server(settings.target.endpoint, environ)
-        )
+        self._local, self._scoring = LocalRoute(environ), ScoringRoute(environ)
+        ollama = ollama_of(settings.target)
+        self._target_server = _server(ollama, environ) if ollama else None
         self.draft_server = _server(settings.draft.endpoint, environ) if settings.draft else None
         self._known = _Known()
 
@@ -94,13 +95,14 @@ class Pair:
             if server:
                 await self._stack.enter_async_context(server)
         self._stack.push_async_callback(self._local.close)
+        self._stack.push_async_callback(self._scoring.close)
         return self
 
     @property
     def target_server(self) -> OllamaServer:
-        """Where the target is served. Raises UnsupportedPair for a file, which nobody serves."""
+        """The Ollama that serves the target. Raises UnsupportedPair for a file, and for another engine's model."""
         if self._target_server is None:
-            raise UnsupportedPair(f"{self.settings.target} is opened in process: no server can do this with it")
+            raise UnsupportedPair(f"{self.settings.target} isn't served by an Ollama, which alone can do this")
         return self._target_server
 
     async def __aexit__(
@@ -150,11 +152,13 @@ class Pair:
                 async for plain_event in plain_events:
                     yield plain_event
 
-    async def plan(self, ask: Ask) -> Plan | LocalPlan | str:
+    async def plan(self, ask: Ask) -> AnyPlan | str:
         """How the request is going to be speculated, or why it isn't."""
         options = {**self.settings.options, **ask.options}
         if isinstance(self.settings.target, FileRef):
-            return await self._from_file(ask, options)
+            return await self._local.plan_alone(self.settings, ask, options)
+        if self._scoring.api(self.settings):
+            return await self._scored(ask, options)
         try:
             target, draft = await self.models()
         except Unreachable:
@@ -162,7 +166,13 @@ class Pair:
             if isinstance(opened, str):
                 raise
             opened.notices.append("its server can't be reached: the chat is rendered by the file's own template")
-            return await self._from_file(ask, options)
+            return await self._local.plan_alone(self.settings, ask, options)
+        except EndpointError:
+            if not await self._scoring.find(self.settings):
+                raise
+            return await self._scored(ask, options)
+        if self.settings.route is Route.SCORING:
+            raise UnsupportedPair("route scoring is for other engines: Ollama's API can't score given tokens")
         if reason := why_plain(self.settings, target, ask):
             return reason
         sampling = effective(options, target.parameters, target.defaults)
@@ -175,10 +185,26 @@ class Pair:
     async def sampling(self, ask: Ask) -> SamplingOptions:
         """The options that the target's server would sample with."""
         options = {**self.settings.options, **ask.options}
-        if isinstance(self.settings.target, FileRef):
+        if self.without_ollama:
             return effective(options, {}, SamplingOptions())
         target, _ = await self.models()
         return effective(options, target.parameters, target.defaults)
+
+    async def _scored(self, ask: Ask, options: Mapping[str, Any]) -> ScoringPlan:
+        """A plan for an engine that isn't Ollama."""
+        async with self._known.comparing:
+            if not isinstance(self._known.draft, Model):
+                self._known.draft = await self._describe_draft()
+        return await self._scoring.plan(self.settings, ask, options, self._known.draft)
+
+    @property
+    def without_ollama(self) -> bool:
+        """Whether no Ollama serves the target, as far as that is known."""
+        return isinstance(self.settings.target, FileRef) or self._scoring.api(self.settings) is not None
+
+    async def scoring(self) -> ScoringRoute | None:
+        """The route to the engine that serves the target in Ollama's place; None for an Ollama, or a file."""
+        return self._scoring if await self._scoring.find(self.settings) else None
 
     async def _in_process(
         self, ask: Ask, options: Mapping[str, Any], sampling: SamplingOptions, target: Model, draft: Model | str
@@ -201,37 +227,28 @@ class Pair:
         others = (draft,) if self._local.remaining and isinstance(draft, Model) else ()
         return LocalPlan(opened, prompt, sampling, ask.raw, target.thinks, opened.told(), others)
 
-    async def _from_file(self, ask: Ask, options: Mapping[str, Any]) -> LocalPlan:
-        """A plan that needs no server. Raises UnsupportedPair for what only a server can do, RunError for the rest."""
-        opened = await self._local.pair(self.settings, options)
-        if isinstance(opened, str):
-            raise RunError(opened)
-        if obstacle := request_obstacle(ask):
-            raise UnsupportedPair(f"{self.settings.target} is opened without a server, which {obstacle} would need")
-        prompt = own_prompt(opened, ask)
-        if reason := opened.why_full(prompt):
-            raise RunError(f"{reason}: give a larger num_ctx")
-        return LocalPlan(opened, prompt, effective(options, {}, SamplingOptions()), ask.raw, notices=opened.told())
-
     async def speculated(
-        self, plan: Plan | LocalPlan, lanes: Callable[[], int] | None = None
+        self, plan: AnyPlan, lanes: Callable[[], int] | None = None
     ) -> AsyncGenerator[Event | str, None]:
         """The events of a planned reply; a reason in place of them all when it came to nothing before any text.
 
         The target has to be asked with the seed `plan.first_seed` then: a fresh one that takes whatever comes would
         be biased. `lanes`: how many the reply may use at the moment, where it isn't alone.
         """
-        if isinstance(plan, LocalPlan):
-            async with aclosing(self._speculated_here(plan)) as here:
-                async for local_event in here:
-                    yield local_event
+        if not isinstance(plan, Plan):
+            here = speculated_here(plan, self.settings) if isinstance(plan, LocalPlan) else scored(plan, self.settings)
+            async with aclosing(here):
+                async for event_here in here:
+                    yield event_here
             return
         async with aclosing(self._speculated(plan, lanes)) as events:
             async for event in unless_nothing_came(events):
                 yield event
 
-    def context(self, plan: Plan | LocalPlan, text: str) -> list[int] | None:
+    def context(self, plan: AnyPlan, text: str) -> list[int] | None:
         """The tokens of the prompt and the reply, as /api/generate gives them; None where they aren't known exactly."""
+        if isinstance(plan, ScoringPlan):
+            return None
         exact = plan.opened.target.vocabulary if isinstance(plan, LocalPlan) else plan.tokenizers.target
         return None if exact is None or plan.raw else list(exact.encode(plan.prompt + text))
 
@@ -350,25 +367,7 @@ class Pair:
             events = await stack.enter_async_context(aclosing(speculation.events()))
             async for event in thinking_apart(events, plan.prompt, plan.target.thinks):
                 yield event
-        await _unload(plan)
-
-    async def _speculated_here(self, plan: LocalPlan) -> AsyncGenerator[Event, None]:
-        opened, settings = plan.opened, self.settings
-        async with opened.alone:
-            others = [served(model, plan.sampling, settings, opened.target.vocabulary) for model in plan.others]
-            speculation = opened.speculation(plan.prompt, plan.sampling, settings, others)
-            ahead = [other.drafter for other in others if isinstance(other.drafter, DraftAhead)]
-            speculation.target = OverlappedTarget(speculation.target, ahead)
-            off = why_off(settings)
-            words = "; ".join([off or f"local, lookahead {speculation.lookahead}", *plan.notices])
-            speculation.stats.reason = off or ""
-            yield Status(on=off is None, detail=words)
-            async with AsyncExitStack() as stack:
-                for drafter in ahead:
-                    await stack.enter_async_context(aclosing(drafter))
-                events = await stack.enter_async_context(aclosing(speculation.events()))
-                async for event in thinking_apart(events, plan.prompt, plan.thinks):
-                    yield event
+        await unload(plan)
 
     async def tokenizers(self, target: Model, draft: Model) -> Tokenizers:
         """Once for a pair: the target's tokenizer, and whether the draft model's is the same."""
@@ -382,14 +381,6 @@ class Pair:
                     return known  # asked again the next time
                 self._known.tokenizers = known
             return self._known.tokenizers
-
-
-async def _unload(plan: Plan) -> None:
-    """After a reply whose models aren't to stay: best effort, since the reply is whole."""
-    for model, requests in ((plan.target, plan.target_requests), (plan.draft, plan.draft_requests)):
-        if requests.unloads:
-            with suppress(EndpointError):
-                await model.server.generate(requests.unload())
 
 
 def _server(endpoint: Endpoint, environ: Mapping[str, str]) -> OllamaServer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from specollama.backends.watch import Watch, WatchedTarget
 from specollama.checks import Tokenizers
 from specollama.config import PairSettings
 from specollama.engine.ahead import DraftAhead, OverlappedTarget
+from specollama.errors import EndpointError
 from specollama.hosts import apart
 from specollama.lookahead import AdaptiveLookahead, Lookahead, Patience, StagedLookahead
 from specollama.types import Route, Rule, SamplingOptions
@@ -168,3 +169,11 @@ def begins_twice(prompt: str, target: Model) -> bool:
     """Whether the prompt has a begin marker that the server may add once more. Only for want of a vocabulary."""
     adds = target.show.model_info.get("tokenizer.ggml.add_bos_token")
     return adds is not False and prompt.startswith(_BEGIN_MARKERS)
+
+
+async def unload(plan: Plan) -> None:
+    """After a reply whose models aren't to stay: best effort, since the reply is whole."""
+    for model, requests in ((plan.target, plan.target_requests), (plan.draft, plan.draft_requests)):
+        if requests.unloads:
+            with suppress(EndpointError):
+                await model.server.generate(requests.unload())

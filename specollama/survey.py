@@ -13,12 +13,16 @@ from specollama.backends.probe import Probe, cache_file, probe_pair, recall
 from specollama.backends.requests import Requests
 from specollama.backends.store import refuse_unreadable
 from specollama.checks import Conversation, Tokenizers, why_not_lanes, why_not_split, why_off, why_plain
-from specollama.config import FileRef, PairSettings
+from specollama.config import FileRef, ModelRef, PairSettings
 from specollama.errors import EndpointError, RunError, Unreachable
 from specollama.local_route import target_file
 from specollama.pairs import DEFAULT_LANES, Pair
 from specollama.sampling import effective
-from specollama.types import Route
+from specollama.scoring.checks import most_rows, why_not_worth
+from specollama.scoring.route import ScoringRoute
+from specollama.types import Route, SamplingOptions
+
+_COLD = SamplingOptions(temperature=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,11 @@ async def survey(settings: PairSettings, environ: Mapping[str, str], *, measure:
     if isinstance(settings.target, FileRef):
         return _of_files(name, settings, settings.target)
     async with Pair(settings, environ) as pair:
+        if settings.target.scored and (scoring := await pair.scoring()):
+            return await _of_engine(name, settings, pair, scoring, measure=measure)
         target, known_target = await _look(pair.target_server, settings.target.model)
+        if known_target is None and target.reachable and (scoring := await pair.scoring()):
+            return await _of_engine(name, settings, pair, scoring, measure=measure)
         local = _local(settings, environ, known_target)
         if settings.draft is None or pair.draft_server is None:
             route, reason = ("none", target.fault) if target.fault else local or (str(Route.PLAIN), "no draft model")
@@ -107,6 +115,38 @@ def _of_files(name: str, settings: PairSettings, target: FileRef) -> PairFinding
         route=str(Route.PLAIN) if off and not fault else route,
         reason=off or reason,
     )
+
+
+async def _of_engine(
+    name: str, settings: PairSettings, pair: Pair, scoring: ScoringRoute, *, measure: bool
+) -> PairFinding:
+    """A pair whose target is on an engine that isn't Ollama; nothing is opened for drafting but with `measure`."""
+    target = await _look_at_engine(settings, scoring)
+    draft: ModelFinding | None = next((_file(each.path) for each in settings.drafts if isinstance(each, FileRef)), None)
+    if settings.draft is not None and pair.draft_server is not None:
+        draft, _ = await _look(pair.draft_server, settings.draft.model)
+    fault = target.fault or (draft.fault if draft else "")
+    if fault:
+        return _unusable(name, target, draft, fault)
+    route, reason = str(Route.SCORING), f"all places of a draft in one request to {target.engine}"
+    if off := why_off(settings):
+        route, reason = str(Route.PLAIN), off
+    elif measure:
+        costs = await (opened := await scoring.pair(settings)).costs(most_rows(opened.engine.can, opened.facts, _COLD))
+        if why := why_not_worth(costs, opened.engine.can, opened.facts, 0, _COLD):
+            route, reason = str(Route.PLAIN), why
+    return PairFinding(name, target, draft, None, "compared when they are opened", route, reason)
+
+
+async def _look_at_engine(settings: PairSettings, scoring: ScoringRoute) -> ModelFinding:
+    assert isinstance(settings.target, ModelRef)
+    model, url = settings.target.model, settings.target.endpoint.url
+    try:
+        kind, facts = await scoring.look(settings)
+    except EndpointError as error:
+        reachable = not isinstance(error, Unreachable)
+        return ModelFinding(model, url, reachable, there=False, fault=str(error))
+    return ModelFinding(model, url, True, True, facts.version, kind)
 
 
 def _file(path: Path) -> ModelFinding:

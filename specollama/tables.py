@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from specollama.errors import ConfigError, UsageError, one_line
 from specollama.hosts import HIDDEN, server_url, shown
-from specollama.types import Route, Rule
+from specollama.types import Api, Route, Rule
 
 T = TypeVar("T", bound="Table")
 NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -137,15 +137,21 @@ class ModelTable(Table):
     """A model on a server, or (`path`) a GGUF file that is opened here."""
 
     model: Annotated[str, _must("a model's name, as qwen2.5-coder:32b")] = Field("", examples=['"qwen2.5-coder:32b"'])
-    endpoint: Annotated[str | None, _must("the name of an endpoint")] = None
+    endpoint: Annotated[
+        str | list[str] | None,
+        _must("the name of an endpoint, or a list of such names", lambda names: names != []),
+    ] = None
+    api: Annotated[Api | None, Field(strict=False), _must("one of " + ", ".join(Api))] = None
     path: Annotated[str | None, _must("a GGUF file, as ~/models/qwen.gguf")] = None
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:
         if self.path is None and not self.model:
             raise misfit('missing; give it as model = "qwen2.5-coder:32b", or path = "FILE.gguf"', "model")
-        if self.path is not None and (self.model or self.endpoint):
-            raise misfit("a file has no model's name and no endpoint; leave them out", "path")
+        if self.path is not None and (self.model or self.endpoint or self.api):
+            raise misfit("a file has no model's name, no endpoint and no api; leave them out", "path")
+        if self.api is not None and self.endpoint is None:
+            raise misfit("an api belongs to an endpoint; give that, too", "api")
         return self
 
 

@@ -36,8 +36,19 @@ class Route(StrEnum):
     AUTO = "auto"
     LOCAL = "local"
     LANES = "lanes"
+    SCORING = "scoring"
     GREEDY = "greedy"
     PLAIN = "plain"
+
+
+class Api(StrEnum):
+    """What a model's server speaks."""
+
+    OLLAMA = "ollama"
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    TENSORRT_LLM = "tensorrt-llm"
+    LLAMA_SERVER = "llama-server"
 
 
 class DoneReason(StrEnum):

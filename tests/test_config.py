@@ -149,8 +149,8 @@ PAIR_KEYS = (
             'lookahead = "4"',
             f'pairs.one.lookahead = "4": {LENGTHS}',
         ),
-        ('route = "fast"', 'pairs.one.route = "fast": must be one of auto, local, lanes, greedy, plain'),
-        ("route = 1", "pairs.one.route = 1: must be one of auto, local, lanes, greedy, plain"),
+        ('route = "fast"', 'pairs.one.route = "fast": must be one of auto, local, lanes, scoring, greedy, plain'),
+        ("route = 1", "pairs.one.route = 1: must be one of auto, local, lanes, scoring, greedy, plain"),
         ('rule = "greedy"', 'pairs.one.rule = "greedy": must be one of auto, rejection, match'),
         ("lanes = 0", "pairs.one.lanes = 0: must be a whole number, 1 or more"),
         (
@@ -198,11 +198,11 @@ def test_an_unknown_option_names_the_nearest_one(tmp_path: Path) -> None:
         ),
         (
             '[pairs.one]\ntarget = { modle = "t" }',
-            'pairs.one.target.modle = "t": unknown key, did you mean model? allowed: endpoint, model, path',
+            'pairs.one.target.modle = "t": unknown key, did you mean model? allowed: api, endpoint, model, path',
         ),
         (
             '[pairs.one]\ntarget = "t"',
-            'pairs.one.target = "t": must be a table; allowed in it: endpoint, model, path',
+            'pairs.one.target = "t": must be a table; allowed in it: api, endpoint, model, path',
         ),
         (
             '[pairs.one]\ntarget = { model = "two words" }',
@@ -538,4 +538,4 @@ def test_every_example_loads_and_each_of_its_pairs_resolves(file: Path) -> None:
 
 def test_there_is_an_example_for_each_situation() -> None:
     names = {file.stem for file in EXAMPLES}
-    assert names == {"same-machine", "two-machines", "no-logprobs", "embedded", "local", "serve"}
+    assert names == {"same-machine", "two-machines", "no-logprobs", "embedded", "engines", "local", "serve"}

@@ -18,10 +18,10 @@ import pytest
 from gguf.quants import dequantize, quantize
 from typer.testing import CliRunner
 
+from specollama.backends.gguf_header import read_header, shortest
 from specollama.cli.embedded import app
 from specollama.embedded.catalog import ModelCard, human_number, short_name
 from specollama.embedded.full_precision import full_precision
-from specollama.embedded.gguf_header import read_header, shortest
 from specollama.embedded.models import default_models, packaged_model, resolve
 from specollama.embedded.packages import require
 from specollama.embedded.replies import ChatSteps

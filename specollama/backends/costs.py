@@ -31,12 +31,16 @@ _Counts = list[float]
 
 
 class ModelCosts(BaseModel):
-    """Seconds of a pass by its tokens, and of a token that is read."""
+    """Seconds of a pass by its tokens, and of a token that is read.
+
+    `plain`: of a token that the model writes alone, where that isn't a pass of one: an engine's own stream.
+    """
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 
     passes: dict[int, float] = Field(min_length=1)
     reading: float = Field(ge=0)
+    plain: float | None = Field(default=None, gt=0)
 
 
 class Fared(BaseModel):
@@ -118,10 +122,10 @@ def measure(
             took.append(_timed(partial(model.rows, text[: len(before) + size], size)))
         if took:
             passes[size] = min(took)
-    return ModelCosts(passes=_rising(passes), reading=reading)
+    return ModelCosts(passes=rising(passes), reading=reading)
 
 
-def _rising(passes: dict[int, float]) -> dict[int, float]:
+def rising(passes: dict[int, float]) -> dict[int, float]:
     """A pass over more tokens never costs less: where it seemed to, something else was running."""
     rising, dearest = dict[int, float](), 0.0
     for size in sorted(passes):

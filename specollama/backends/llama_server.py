@@ -1,20 +1,26 @@
-"""One llama-server over HTTP, as another engine to measure against: its own rendering, its own speculation."""
+"""One llama-server over HTTP: as a target's engine, and as another engine to measure against.
+
+It shows no log-probabilities of a prompt, but takes a list of prompts in one request: a row is one of them with one
+token to draw, and they share passes as far as there are slots. Read off llama.cpp at 0c1e570.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
 
-import httpx
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from specollama.backends.http import CONNECT_TIMEOUT, IDLE_TIMEOUT, outside, translated
-from specollama.errors import BrokenReply, Refused
-from specollama.types import DoneReason, SamplingOptions
+from specollama.backends.chat_stream import chat_stream, chat_tokens, models_of
+from specollama.backends.connection import Connection, Kind
+from specollama.backends.engine import REPLACEMENT, Capabilities, Drawn, Draws, Facts, Place, Request, Written
+from specollama.backends.spelling import Separated
+from specollama.errors import ModelMissing
+from specollama.types import DoneReason, SamplingOptions, Token
 
-_Model = TypeVar("_Model", bound=BaseModel)
+_TOP = 2  # most probable tokens shown with a row: what a near-tie is told by
 
 
 class Timings(BaseModel):
@@ -51,93 +57,96 @@ class Props(BaseModel):
     default_generation_settings: dict[str, Any]
     build_info: str = ""
     model_path: str = ""
+    total_slots: int = 1
 
 
-class LlamaServer:
-    """The API of one llama-server, as an async context manager.
+class LlamaServer(Connection):
+    """The API of one llama-server."""
 
-    `token`: its `--api-key`. Raises EndpointError from every call: Unreachable, Refused or BrokenReply.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        token: str | None = None,
-        source: str = "",
-        connect_timeout: float = CONNECT_TIMEOUT,
-        idle_timeout: float = IDLE_TIMEOUT,
-    ) -> None:
-        self.url = url.rstrip("/")
-        self.source = source
-        self._http = httpx.AsyncClient(
-            base_url=self.url,
-            headers={"Authorization": f"Bearer {token}"} if token else None,
-            timeout=httpx.Timeout(idle_timeout, connect=connect_timeout),
-            trust_env=outside(self.url),
-        )
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._http.aclose()
+    kind = Kind("llama-server")
+    can = Capabilities(renders=True, counts_prompt=True)
+    kept_open = 2  # it gives each connection a thread, so that idle ones would starve it
 
     async def props(self) -> Props:
-        with self._translated():
-            response = await self._http.get("/props")
-        self._check(response)
-        return self._validated(response.content, Props)
+        return await self.get("/props", Props)
 
-    async def render(self, messages: list[dict[str, Any]]) -> str:
+    async def facts(self) -> Facts:
+        named, props, model = await models_of(self), await self.props(), self.model
+        if model not in (known := _names(named, props)):
+            raise ModelMissing(f"{self.url} has no model {model!r} (there: {', '.join(known)})", url=self.url)
+        context = props.default_generation_settings.get("n_ctx")
+        return Facts(model, props.build_info, context if isinstance(context, int) else None, props.total_slots)
+
+    async def tokenize(self, text: str, *, whole: bool) -> list[int]:
+        body = {"content": text, "add_special": whole, "parse_special": whole}
+        return (await self.post("/tokenize", body, _Tokens)).tokens
+
+    async def spell(self, runs: Sequence[Sequence[int]]) -> list[str]:
+        return await Separated(self.tokenize, self._print).spell(runs)
+
+    async def render(self, messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], str]:
+        prompt = await self.prompt_of(messages)
+        return await self.tokenize(prompt, whole=True), prompt
+
+    async def prompt_of(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The prompt that the server's own template makes of a chat."""
-        with self._translated():
-            response = await self._http.post("/apply-template", json={"messages": messages})
-        self._check(response)
-        return self._validated(response.content, _Rendered).prompt
+        return (await self.post("/apply-template", {"messages": list(messages)}, _Rendered)).prompt
+
+    async def chat_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
+        return await chat_tokens(self, self.model, messages)
+
+    async def rows(self, request: Request, draws: Draws) -> list[Drawn | None]:
+        places = request.places()
+        answers = await self.post_for_list("/completion", rows_body(places, draws), _Answer)
+        by_index = {answer.index: answer for answer in answers}
+        if len(answers) != len(places) or set(by_index) != set(range(len(places))):
+            raise self.broken(f"{len(answers)} answers to {len(places)} prompts")
+        return [_drawn(by_index[index]) for index in range(len(places))]
+
+    async def stream(self, place: Place, limit: int | None, draws: Draws) -> AsyncGenerator[Written, None]:
+        seed = draws.seed_at(place.position)
+        options = replace(draws.options, num_predict=limit or -1, stop=(), seed=seed)
+        body = completion_body(list(place.tokens), options)
+        async with aclosing(self._chunks(body)) as chunks:
+            async for chunk in chunks:
+                yield Written(chunk.content, end=chunk.reason if chunk.stop else None)
+
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], limit: int | None, draws: Draws
+    ) -> AsyncGenerator[Written, None]:
+        return chat_stream(self, self.model, messages, limit, sampling(draws.options), draws)
 
     async def complete(self, prompt: str, options: SamplingOptions) -> AsyncGenerator[Chunk, None]:
         """POST /completion, event by event; the last has `stop`."""
-        with self._translated():
-            async with self._http.stream("POST", "/completion", json=completion_body(prompt, options)) as response:
-                if response.is_error:
-                    await response.aread()
-                self._check(response)
-                async for event, read in _events(response.aiter_bytes()):
-                    chunk = self._chunk(event, read)
-                    yield chunk
-                    if chunk.stop:
-                        return
-        raise self._broken("the reply ended before its last event (no stop: true)")
+        async with aclosing(self._chunks(completion_body(prompt, options))) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _chunks(self, body: dict[str, Any]) -> AsyncGenerator[Chunk, None]:
+        async with aclosing(self.events("/completion", body)) as events:
+            async for event, read in events:
+                chunk = self._chunk(event, read)
+                yield chunk
+                if chunk.stop:
+                    return
+        raise self.broken("the reply ended before its last event (no stop: true)")
+
+    async def _print(self, tokens: Sequence[int]) -> str:
+        return (await self.post("/detokenize", {"tokens": list(tokens)}, _Content)).content
 
     def _chunk(self, event: bytes, read: int) -> Chunk:
-        chunk = self._validated(event, _Event)
+        chunk = self.validated(event, _Event)
         if chunk.error is not None:
-            raise Refused(f"{self.url}: {_said(chunk.error)}", url=self.url, status=200)
+            raise self.refused(chunk.error, 200)
         return chunk.model_copy(update={"read": read})
 
-    def _check(self, response: httpx.Response) -> None:
-        if response.is_error:
-            try:
-                said = _said(response.json().get("error"))
-            except (ValueError, AttributeError):
-                said = f"HTTP {response.status_code} {response.reason_phrase}".strip()
-            raise Refused(f"{self.url}: {said}", url=self.url, status=response.status_code)
 
-    def _validated(self, body: bytes, model: type[_Model]) -> _Model:
-        try:
-            return model.model_validate_json(body)
-        except ValidationError as error:
-            start = body[:60].decode("utf-8", "replace")
-            raise self._broken(f"the answer isn't what llama-server sends: {start!r}") from error
+class _Tokens(BaseModel):
+    tokens: list[int]
 
-    def _broken(self, what: str) -> BrokenReply:
-        return BrokenReply(f"{self.url}: {what}", url=self.url)
 
-    def _translated(self) -> AbstractContextManager[None]:
-        return translated(self.url, self.source, "is llama-server running there?")
+class _Content(BaseModel):
+    content: str
 
 
 class _Rendered(BaseModel):
@@ -148,13 +157,44 @@ class _Event(Chunk):
     error: Any = None
 
 
-def completion_body(prompt: str, options: SamplingOptions) -> dict[str, Any]:
-    """A request of /completion that samples as Ollama would with these options."""
+class _Shown(BaseModel):
+    """An entry of `completion_probabilities`."""
+
+    id: int
+    token: str = ""
+    logprob: float | None = None
+    top_logprobs: list[_Shown] = []
+
+
+class _Answer(BaseModel):
+    """One prompt's answer. A part of a character is among `tokens`, but not in `content` nor the probabilities."""
+
+    index: int = 0
+    content: str
+    tokens: list[int]
+    stop_type: str
+    completion_probabilities: list[_Shown] = []
+
+
+def _drawn(answer: _Answer) -> Drawn | None:
+    if not answer.tokens:
+        return None
+    entry = answer.completion_probabilities[0] if answer.completion_probabilities else None
+    top = tuple(Token(each.token, each.logprob, each.id) for each in entry.top_logprobs) if entry else ()
+    text = "" if REPLACEMENT in answer.content or entry is None else answer.content
+    return Drawn(answer.tokens[0], text, answer.stop_type == "eos", entry.logprob if entry else None, top)
+
+
+def _names(listed: Mapping[str, Any], props: Props) -> list[str]:
+    """What its model may be called: as it is listed, or by its file."""
+    file = props.model_path.replace("\\", "/").rpartition("/")[2]
+    names = [*listed, file, file.removesuffix(".gguf")]
+    return [name for name in dict.fromkeys(names) if name]
+
+
+def sampling(options: SamplingOptions) -> dict[str, Any]:
+    """The sampling options by llama-server's names, which are Ollama's."""
     return {
-        "prompt": prompt,
-        "stream": True,
-        "cache_prompt": True,
-        "n_predict": options.num_predict if options.num_predict > 0 else -1,
         "temperature": options.temperature,
         "top_k": options.top_k,
         "top_p": options.top_p,
@@ -164,26 +204,34 @@ def completion_body(prompt: str, options: SamplingOptions) -> dict[str, Any]:
         "repeat_penalty": options.repeat_penalty,
         "presence_penalty": options.presence_penalty,
         "frequency_penalty": options.frequency_penalty,
+    }
+
+
+def completion_body(prompt: str | list[int], options: SamplingOptions) -> dict[str, Any]:
+    """A request of /completion that samples as Ollama would with these options."""
+    return {
+        "prompt": prompt,
+        "stream": True,
+        "cache_prompt": True,
+        "n_predict": options.num_predict if options.num_predict > 0 else -1,
+        **sampling(options),
         "stop": list(options.stop),
         **({} if options.seed is None else {"seed": options.seed}),
     }
 
 
-async def _events(reads: AsyncIterator[bytes]) -> AsyncIterator[tuple[bytes, int]]:
-    """The data of server-sent events, and the number of the read that completed each."""
-    rest, number = b"", 0
-    async for read in reads:
-        number += 1
-        *lines, rest = (rest + read).split(b"\n")
-        for line in lines:
-            # a fault in mid-reply comes as "error: {...}" from older builds, as data from newer ones
-            name, _, data = line.strip().partition(b": ")
-            if name == b"error":
-                yield b'{"error": ' + data + b"}", number
-            elif name == b"data" and data != b"[DONE]":
-                yield data, number
-
-
-def _said(error: Any) -> str:
-    said = error.get("message") if isinstance(error, dict) else error
-    return " ".join(str(said or "it failed and gave no reason").split())
+def rows_body(places: Sequence[Place], draws: Draws) -> dict[str, Any]:
+    """One request for all rows. One seed serves them all, so that it is given for a single row only."""
+    seed = draws.seed_at(places[0].position) if len(places) == 1 else None
+    return {
+        "prompt": [list(place.tokens) for place in places],
+        "n_predict": 1,
+        "n_probs": _TOP,
+        "cache_prompt": True,
+        "return_tokens": True,
+        "id_slot": -1,
+        # else each answer has the whole prompt as text, and all settings
+        "response_fields": ["index", "content", "tokens", "stop_type", "completion_probabilities"],
+        **sampling(draws.options),
+        **({} if seed is None else {"seed": seed}),
+    }

@@ -89,6 +89,8 @@ async def _described(found: Sides, model: DraftRef, environ: Mapping[str, str]) 
     if isinstance(model, Lookup):
         return {"name": str(model)}
     at = model.endpoint
+    if model.scored:
+        return {"name": model.model, "url": at.url, "api": str(model.api), "digest": ""}
     async with OllamaServer(at.url, **at.reaching(environ)) as server:
         known = await describe(server, model.model)
     version = ".".join(str(number) for number in known.version)
@@ -145,7 +147,7 @@ class LlamaServerSide:
     async def reply(self, conversation: Conversation) -> AsyncGenerator[Event, None]:
         """Text by read of the connection: what its engine settled at once mostly comes in one."""
         options = await self.plain.sampling(conversation)  # as plain's server has them
-        prompt = await self.server.render([message.body() for message in conversation.messages])
+        prompt = await self.server.prompt_of([message.body() for message in conversation.messages])
         async with aclosing(self.server.complete(prompt, options)) as chunks:
             async for chunk in chunks:
                 if chunk.content:

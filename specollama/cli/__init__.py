@@ -8,7 +8,21 @@ from typing import Annotated, NoReturn
 import typer
 
 from specollama import __version__
-from specollama.cli import batch, bench, chat, demo, embedded, options, output, pairs, release, review, run, serve
+from specollama.cli import (
+    batch,
+    bench,
+    chat,
+    demo,
+    embedded,
+    export,
+    options,
+    output,
+    pairs,
+    release,
+    review,
+    run,
+    serve,
+)
 from specollama.errors import SpecollamaError, UsageError
 
 app = typer.Typer(
@@ -24,6 +38,7 @@ app.command("chat")(chat.chat)
 app.command("pairs")(pairs.pairs)
 app.command("serve")(serve.serve)
 app.command("bench")(bench.bench)
+app.command("export")(export.export)
 app.command("demo")(demo.demo)
 app.command("batch")(batch.batch)
 app.command("review")(review.review)

@@ -10,7 +10,7 @@ from typing import Any
 
 from gguf import GGMLQuantizationType, LlamaFileType
 
-from specollama.embedded.gguf_header import Header, TensorInfo, read_header
+from specollama.backends.gguf_header import Header, TensorInfo, read_header
 from specollama.wire import ListedModel, ModelDetails, RunningModel, ShowReply
 
 FOREVER = "2318-01-01T00:00:00Z"

@@ -13,7 +13,7 @@ import numpy
 from gguf.quants import dequantize
 from platformdirs import user_cache_path
 
-from specollama.embedded.gguf_header import read_header
+from specollama.backends.gguf_header import read_header
 from specollama.errors import RunError
 
 _SKIPPED = ("GGUF.", "general.architecture", "general.file_type")  # written anew, or not metadata

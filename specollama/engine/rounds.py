@@ -78,9 +78,19 @@ class Speculation:
                     yield event
                 why = self._why_stop(verdict, continuation, perf_counter_ns() - began)
             if why is not None and self._stopper.reason is None:
+                self.stats.notices.append(why)
                 async with aclosing(self._rest(why)) as rest:
                     async for rested in rest:
                         yield rested
+        assert self._stopper.reason is not None
+        yield Done(self._stopper.reason, self.stats)
+
+    async def plain(self, why: str) -> AsyncGenerator[Event, None]:
+        """The whole reply as one plain stream, for this reason: a Status, Text, and Done."""
+        self.stats.reason = why
+        async with aclosing(self._rest(why)) as rest:
+            async for event in rest:
+                yield event
         assert self._stopper.reason is not None
         yield Done(self._stopper.reason, self.stats)
 
@@ -166,7 +176,6 @@ class Speculation:
 
     async def _rest(self, why: str) -> AsyncGenerator[Event, None]:
         """The rest of the reply as one plain stream, told before it begins."""
-        self.stats.notices.append(why)
         yield Status(on=False, detail=why)
         async with aclosing(self.target.stream(self._stopper.remaining)) as stream:
             async for item in stream:

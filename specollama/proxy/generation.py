@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specollama.backends.facts import full_name
-from specollama.config import Config, ModelRef
+from specollama.config import Config, ModelRef, ollama_of
 from specollama.hosts import Endpoint
 from specollama.pool import OpenPair, PairPool
 from specollama.proxy.upstream import Upstream
@@ -73,9 +73,9 @@ class Generation:
             await self._stack.aclose()
 
     def upstream_of(self, opened: OpenPair) -> Upstream:
-        """Where the rest is asked about a pair's target; the default one for a file, which no server has."""
-        target = opened.settings.target
-        return self.upstreams[target.endpoint.url] if isinstance(target, ModelRef) else self.default
+        """Where the rest is asked about a pair's target; the default one for a target that no Ollama has."""
+        server = ollama_of(opened.settings.target)
+        return self.upstreams[server.url] if server else self.default
 
     async def place(self, model: object) -> tuple[Upstream, str | None]:
         """Where a model of no pair is, and what it is called there; None: as it was asked for."""
@@ -136,11 +136,14 @@ def generation_of(request: HTTPConnection) -> Generation:
 
 
 def _endpoints(config: Config, pool: PairPool, environ: Mapping[str, str]) -> list[Endpoint]:
-    """The default one, those of the file, and those that stand in a pair's target."""
+    """The default one, those of the file, and those that stand in a pair's target, but no other engine's."""
     models = [opened.settings.target for opened in pool.pairs.values()]
-    targets = [model.endpoint for model in models if isinstance(model, ModelRef)]
+    targets = [server for server in map(ollama_of, models) if server]
+    scored = [model for model in models if isinstance(model, ModelRef) and model.scored]
+    engines = {endpoint.url for model in scored for endpoint in model.endpoints}
+    named = [endpoint for endpoint in config.endpoints() if endpoint.url not in engines]
     found: dict[str, Endpoint] = {}
-    for endpoint in (config.default_endpoint(environ), *config.endpoints(), *targets):
+    for endpoint in (config.default_endpoint(environ), *named, *targets):
         found.setdefault(endpoint.url, endpoint)
     return list(found.values())
 

@@ -69,17 +69,19 @@ async def show(request: Request) -> Response:
     if opened is None or body is None:
         return await passed(request, raw)
     record_of(request).pair = opened.name
-    target = opened.settings.target
+    target, pair_entry = opened.settings.target, {"specollama": described(opened)}
     if isinstance(target, FileRef):
         told = await asyncio.to_thread(_of_file, target.path, verbose=body.get("verbose") is True)
-        return json_response({**told, "specollama": described(opened)})
+        return json_response({**told, **pair_entry})
+    if opened.pair.without_ollama:  # its engine has no such call
+        return json_response({"details": {}, "model_info": {}, "capabilities": ["completion"], **pair_entry})
     asked = {name: value for name, value in body.items() if name != "name"}
     asked["model"] = target.model
     response = await generation.upstream_of(opened).json("POST", "/api/show", asked)
     answer = json_object(response.content)
     if response.is_error or answer is None:
         return Response(response.content, response.status_code, media_type=response.headers.get("content-type"))
-    return json_response({**answer, "specollama": described(opened)})
+    return json_response({**answer, **pair_entry})
 
 
 async def other(request: Request) -> Response:

@@ -117,7 +117,7 @@ async def test_the_real_one_renders_completes_and_counts(embedded: Running) -> N
     token = engine.headers["Authorization"].removeprefix("Bearer ")
 
     async with LlamaServer(engine.url, token=token) as server:
-        prompt = await server.render([{"role": "user", "content": "Why is the sky blue?"}])
+        prompt = await server.prompt_of([{"role": "user", "content": "Why is the sky blue?"}])
         async with aclosing(server.complete(prompt, GREEDY)) as stream:
             found = [chunk async for chunk in stream]
         assert (await server.props()).model_path.endswith(".gguf")

@@ -42,6 +42,8 @@ FLOORS: dict[str, int] = {
     "report": 2,
     "checks": 3,
     "opened": 3,
+    "drafting": 3,
+    "scoring.*": 3,
     "local_route": 3,
     "prompts": 3,
     "events": 3,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,7 +111,7 @@ async def test_replies_are_distributed_as_the_targets_own(pair: OpenedPair, rule
 
 
 async def test_the_test_finds_a_draft_that_is_taken_as_it_comes(pair: OpenedPair) -> None:
-    taken = OpenedPair(pair.drafts[0], [], False, pair.file, pair.kept, [])
+    taken = OpenedPair(pair.drafting.drafts[0], replace(pair.drafting, drafts=[]), [])
     counts = await drawn(taken, OPTIONS["plain"], Rule.MATCH, lookahead=0)
     assert p_value(counts, expected(OPTIONS["plain"])) < FOUND
 

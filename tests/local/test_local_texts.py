@@ -49,7 +49,7 @@ async def test_the_text_is_what_a_server_of_the_same_file_streams(
 async def test_with_a_seed_the_reply_is_the_same_whatever_is_drafted(real: OpenedPair, penalty: float) -> None:
     sampling = replace(WARM, repeat_penalty=penalty)
     replies = {(await reply(real, turn(PROMPTS[0]), sampling, settings(length)))[0] for length in (0, 2, 5, "auto")}
-    without_model = OpenedPair(real.target, [], True, real.file, real.kept, [])
+    without_model = OpenedPair(real.target, replace(real.drafting, drafts=[]), [])
     replies.add((await reply(without_model, turn(PROMPTS[0]), sampling, settings(5)))[0])
     assert len(replies) == 1
     other, _, _ = await reply(real, turn(PROMPTS[0]), replace(sampling, seed=12))
@@ -57,7 +57,7 @@ async def test_with_a_seed_the_reply_is_the_same_whatever_is_drafted(real: Opene
 
 
 async def test_lookup_alone_drafts_what_was_said_before(real: OpenedPair) -> None:
-    lookup = OpenedPair(real.target, [], True, real.file, real.kept, [])
+    lookup = OpenedPair(real.target, replace(real.drafting, drafts=[]), [])
     said = "one two three four five six seven eight nine ten, one two three four five six seven eight nine ten, one two"
     text, _, stats = await reply(lookup, said, COLD, settings(6))
     assert text == (await reply(lookup, said, COLD, settings(0)))[0]
@@ -78,7 +78,7 @@ async def test_a_draft_model_with_another_tokenizer_drafts_by_text(real: OpenedP
     other = random_model(tmp_path / "other.gguf", 3, writes=["a", "th", " the"])
     pair = await open_pair(real.target.model.path, {"other": other}, LoadOptions(context_length=512), lookup=False)
     try:
-        assert not pair.drafts[0].same
+        assert not pair.drafting.drafts[0].same
         text, _, stats = await reply(pair, turn(PROMPTS[0]), COLD, settings(4))
     finally:
         await pair.close()

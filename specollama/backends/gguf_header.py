@@ -35,6 +35,8 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Header:
+    """The metadata of a file by its keys, and what it holds."""
+
     fields: dict[str, Any]
     tensors: tuple[TensorInfo, ...]
     size: int

@@ -1,0 +1,211 @@
+"""What a pair drafts with, whatever its target: models opened in process, prompt lookup, and how they fared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from specollama.backends import costs, requantized
+from specollama.backends.llama import LlamaModel, LoadOptions
+from specollama.backends.local import LocalDrafter
+from specollama.backends.lookup import LookupDrafter
+from specollama.backends.sampler import Sampler
+from specollama.backends.sources import DraftModel, Sources
+from specollama.backends.vocabulary import LlamaVocabulary
+from specollama.config import PairSettings
+from specollama.errors import RunError
+from specollama.lookahead import FixedLookahead, Lookahead
+from specollama.planner import LOOKUP, REPLY, Calibration, CostCurve, Planner, Source
+from specollama.types import Route, Rule, SamplingOptions
+
+_CONTEXT = 4096  # tokens, where nobody says: Ollama's own default
+_SAMPLE = "The ship left the harbour at dawn, and the keeper of the light wrote its name into the log, as every day."
+_DRAFTING = (1,)  # tokens in a pass of a draft model
+_DRAFTING_REPEATS = 8
+
+
+@dataclass(slots=True)
+class Opened:
+    """A model, its tokenizer and its costs. `same`: its tokens are the target's."""
+
+    name: str
+    model: LlamaModel
+    vocabulary: LlamaVocabulary
+    key: str
+    costs: costs.ModelCosts
+    same: bool = True
+
+    def close(self) -> None:
+        self.model.close()
+        self.vocabulary.close()
+
+
+@dataclass(slots=True)
+class Drafting:
+    """The drafters of a pair. `file`: where its costs and calibrations are kept."""
+
+    drafts: list[Opened]
+    lookup: bool
+    file: Path
+    kept: costs.Kept
+    _calibrations: dict[str, Calibration] = field(default_factory=dict)
+
+    def keep(self) -> None:
+        """Write down what was learnt."""
+        fared = {name: costs.Fared(hits=c.hits, trials=c.trials) for name, c in self._calibrations.items()}
+        costs.keep(self.kept.model_copy(update={"drafters": {**self.kept.drafters, **fared}}), self.file)
+
+    def planner(self, curve: CostCurve, rule: Rule, sampling: SamplingOptions, others: Sequence[DraftModel]) -> Planner:
+        """For one reply. `others`: draft models that aren't opened here."""
+
+        def calibration(name: str) -> Calibration:
+            key = f"{rule} {sampling.temperature:g} {name}"
+            if key not in self._calibrations:
+                known = self.kept.drafters.get(key)
+                self._calibrations[key] = Calibration(list(known.hits), list(known.trials)) if known else Calibration()
+            return self._calibrations[key]
+
+        sources = {LOOKUP: Source(calibration=calibration(LOOKUP))}
+        for draft in self.drafts:
+            sources[draft.name] = Source(draft.costs.passes[1], draft.costs.reading, calibration(draft.name))
+        for other in others:
+            sources[other.name] = Source(calibration=calibration(other.name))
+        expected = sampling.num_predict if sampling.num_predict > 0 else REPLY
+        return Planner(curve, sources, rule, expected)
+
+    def drafter(
+        self,
+        planner: Planner,
+        sampler: Sampler,
+        tokens: list[int],
+        whole: Callable[[int], str],
+        others: Sequence[DraftModel],
+    ) -> Sources:
+        """For one reply. `tokens`: of all its text, to which the target adds; `whole` gives the text of one of them."""
+        models = [
+            LocalDrafter(
+                draft.model,
+                draft.vocabulary,
+                _tokens(draft, tokens),
+                sampler,
+                planner,
+                name=draft.name,
+                rule=planner.rule,
+                prompt=len(tokens),
+                same=draft.same,
+            )
+            for draft in self.drafts
+        ]
+        lookup = LookupDrafter(lambda text: tokens, whole) if self.lookup else None
+        return Sources(lookup, [*models, *others], planner)
+
+
+def _tokens(draft: Opened, tokens: list[int]) -> Callable[[str], list[int]]:
+    if draft.same:
+        return lambda text: tokens
+    return lambda text: list(draft.vocabulary.encode(text))
+
+
+def lookahead_of(settings: PairSettings, planner: Planner, *, drafting: bool) -> Lookahead:
+    """The planner, or what the settings ask for in its place."""
+    if settings.route is Route.PLAIN or settings.lookahead == 0 or not drafting:
+        return FixedLookahead(0)
+    if settings.lookahead == "auto":
+        return planner
+    planner.forced = (settings.lookahead,) if isinstance(settings.lookahead, int) else settings.lookahead
+    return planner
+
+
+def load_options(options: Mapping[str, Any], settings: PairSettings) -> LoadOptions:
+    """How to open the models, by Ollama's options and the pair's own."""
+    layers = options.get("num_gpu")
+    return LoadOptions(
+        context_length=options.get("num_ctx") or _CONTEXT,
+        threads=options.get("num_thread") or None,
+        batch_threads=settings.batch_threads,
+        gpu_layers=-1 if layers is None else layers,
+        kv_type=settings.kv_type or "f16",
+        mmap=options.get("use_mmap") is not False,
+    )
+
+
+@dataclass(slots=True)
+class Opening:
+    """Opens models and times those that weren't yet; a draft model as what is quickest.
+
+    `measured`: the models' costs, by key; `notices`: lines for the user.
+    """
+
+    options: LoadOptions
+    requantize: bool
+    measured: dict[str, costs.ModelCosts]
+    notices: list[str]
+
+    def drafts(self, files: Mapping[str, Path], undo: ExitStack) -> list[Opened]:
+        """All of them, or none: `undo` closes those that were opened before one that can't be."""
+        opened = list[Opened]()
+        for name, path in files.items():
+            opened.append(self.draft(name, path))
+            undo.callback(opened[-1].close)
+        return opened
+
+    def target(self, path: Path) -> Opened:
+        """Raises RunError when it can't be opened."""
+        return self._opened("", path, costs.model_key(path, self.options), costs.SIZES, costs.REPEATS)
+
+    def draft(self, name: str, path: Path) -> Opened:
+        """The model, or its quicker copy (backends.requantized). Raises RunError when it can't be opened."""
+        copy, (key, copied) = requantized.place(path), self._keys(path)
+        if self.requantize and self._quicker(key, copied) and copy.exists():
+            return self._drafting(name, copy, copied)
+        draft = self._drafting(name, path, key)
+        tried = copied in self.measured and not self._quicker(key, copied)
+        if not self.requantize or tried or not requantized.may_help(draft.model, self.options):
+            return draft
+        try:
+            return self._quickest(draft, copy, copied)
+        except RunError as error:
+            self.notices.append(f"no quicker copy of {name}: {error} (`requantize = false` in the pair asks for none)")
+            return draft
+
+    def _keys(self, path: Path) -> tuple[str, str]:
+        key = costs.model_key(path, self.options)
+        return key, f"{key}-requantized"
+
+    def _quicker(self, key: str, copied: str) -> bool:
+        if key not in self.measured or copied not in self.measured:
+            return False
+        return self.measured[copied].passes[1] < requantized.QUICKER * self.measured[key].passes[1]
+
+    def _quickest(self, draft: Opened, copy: Path, copied: str) -> Opened:
+        """The draft model or its copy. Raises RunError when the copy can't be made or opened."""
+        if not copy.exists():
+            requantized.make(draft.model.path, copy)
+        other = self._drafting(draft.name, copy, copied)
+        if not self._quicker(draft.key, copied):
+            other.close()
+            copy.unlink(missing_ok=True)
+            return draft
+        draft.close()
+        times = draft.costs.passes[1] / other.costs.passes[1]
+        self.notices.append(
+            f"{draft.name} drafts {times:.1f} times as fast from a copy in 4 bits, kept in {copy.parent}"
+        )
+        return other
+
+    def _drafting(self, name: str, path: Path, key: str) -> Opened:
+        return self._opened(name, path, key, _DRAFTING, _DRAFTING_REPEATS)
+
+    def _opened(self, name: str, path: Path, key: str, sizes: Sequence[int], repeats: int) -> Opened:
+        model = LlamaModel(path, self.options)
+        try:
+            vocabulary = LlamaVocabulary(path)
+            if key not in self.measured:
+                self.measured[key] = costs.measure(model, list(vocabulary.encode(_SAMPLE)), sizes, repeats)
+        except RunError:
+            model.close()
+            raise
+        return Opened(name, model, vocabulary, key, self.measured[key])

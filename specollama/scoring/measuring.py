@@ -1,0 +1,76 @@
+"""What an engine's rows cost, and its own stream: timed once, kept between runs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from time import perf_counter
+
+from specollama.backends.costs import ModelCosts, rising
+from specollama.backends.engine import Draws, Engine, Facts, Place, Request
+from specollama.config import ModelRef
+from specollama.errors import RunError
+from specollama.types import SamplingOptions
+
+SIZES = (1, 8, 2, 4, 16)  # rows in a request, the most telling first
+_REPEATS = 3
+_LIMIT = 3.0  # seconds
+_STREAMED = 12  # tokens
+_READ = 96  # tokens
+_SAMPLE = (
+    "The ship left the harbour at dawn, and the keeper of the light wrote its name into the log, as on every day. "
+    "Nobody had asked him to, and nobody would ever read it, but a page was a page, and the sea gave him little else. "
+)
+
+
+def costs_key(target: ModelRef, facts: Facts) -> str:
+    """What an engine's costs depend on, as far as it can be seen from here."""
+    said = ([at.url for at in target.endpoints], target.model, facts.version, facts.slots)
+    return hashlib.sha256(repr(said).encode()).hexdigest()[:32]
+
+
+async def measure(engine: Engine, most: int, clock: Callable[[], float] = perf_counter) -> ModelCosts:
+    """Time an engine's rows, and its own stream, for some seconds. `most`: rows that it is asked for at once.
+
+    Each request goes on where the one before was accepted whole, so that as much is new to the engine as in a reply.
+    """
+    draws = Draws(SamplingOptions(temperature=0))
+    text = await engine.tokenize(_SAMPLE * 8, whole=True)
+    began, passes, place = clock(), dict[int, float](), _READ
+    await engine.rows(Request(Place(text[: _READ // 2])), draws)  # a model may have to be loaded
+    first = await _timed(lambda: engine.rows(Request(Place(text[:place])), draws), clock)
+    for size in (size for size in SIZES if size <= most):
+        took = list[float]()
+        while len(took) <= _REPEATS and (len(took) < 2 or clock() - began < _LIMIT) and place + size < len(text):
+            request = Request(Place(text[:place]), text[place : place + size - 1])
+            took.append(await _timed(lambda request=request: engine.rows(request, draws), clock))  # type: ignore[misc]
+            place += size
+        if took:
+            passes[size] = min(took[1:] or took)  # the first one at a size has slots read the text
+    if 1 not in passes:
+        raise RunError(f"{engine.url} gave too few tokens to a text of {len(_SAMPLE * 8)} characters")
+    plain = await _stream_step(engine, Place(text[:place]), draws, clock)
+    return ModelCosts(passes=rising(passes), reading=max(0.0, first - passes[1]) / (_READ // 2), plain=plain)
+
+
+async def _timed(work: Callable[[], Awaitable[object]], clock: Callable[[], float]) -> float:
+    began = clock()
+    await work()
+    return clock() - began
+
+
+async def _stream_step(engine: Engine, place: Place, draws: Draws, clock: Callable[[], float]) -> float | None:
+    """Seconds between two tokens of a stream; None where it ends at once."""
+    times = list[float]()
+    async with aclosing(_texts(engine, place, draws)) as texts:
+        async for _ in texts:
+            times.append(clock())
+    return (times[-1] - times[0]) / (len(times) - 1) if len(times) > 2 and times[-1] > times[0] else None
+
+
+async def _texts(engine: Engine, place: Place, draws: Draws) -> AsyncGenerator[str, None]:
+    async with aclosing(engine.stream(place, _STREAMED, draws)) as stream:
+        async for written in stream:
+            if written.text:
+                yield written.text

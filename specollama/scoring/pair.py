@@ -1,0 +1,194 @@
+"""An engine and what drafts for it: the models, what both cost, and the drafter and planner of one reply."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
+
+from specollama.backends import costs, worker
+from specollama.backends.base import Drafter
+from specollama.backends.chat_template import rendered
+from specollama.backends.engine import Engine, Facts
+from specollama.backends.facts import Model, passed_on
+from specollama.backends.lexicon import Lexicon
+from specollama.backends.ollama import OllamaDrafter
+from specollama.backends.requests import Requests
+from specollama.backends.sampler import Sampler
+from specollama.backends.sources import ServedDrafter
+from specollama.backends.store import refuse_unreadable
+from specollama.backends.tokenizers import vocabulary_of
+from specollama.backends.vocabulary import LlamaVocabulary
+from specollama.config import FileRef, Lookup, ModelRef, PairSettings
+from specollama.drafting import Drafting, Opening, load_options, lookahead_of
+from specollama.engine.ahead import DraftAhead
+from specollama.hosts import apart
+from specollama.lookahead import Lookahead
+from specollama.planner import CostCurve
+from specollama.prompts import without_begin_marker
+from specollama.scoring.measuring import costs_key, measure
+from specollama.scoring.prompts import Messages
+from specollama.types import Rule, SamplingOptions
+
+_SAMPLE = 'def area(r):\n    return 3.14159 * r**2  # naïve, 日本語, 🙂\n\nIt isn\'t 1,024: "quoted" <b>text</b>'
+_UNMEASURED = {1: 1.0}  # seconds; of no matter where the lookahead is fixed
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What drafts in one reply, how much, and how it is judged. `ahead`: those that draft while the engine scores."""
+
+    drafter: Drafter
+    lookahead: Lookahead
+    rule: Rule
+    ahead: list[DraftAhead]
+
+
+@dataclass(slots=True)
+class ScoringPair:
+    """Close it with `close`, which keeps what was learnt. `place`: a URL of the engine; `key`: of its costs.
+
+    `served`: a draft model on an Ollama. `vocabulary`: a draft model's tokenizer, where it is the target's, too.
+    """
+
+    engine: Engine
+    facts: Facts
+    kind: str
+    place: str
+    key: str
+    drafting: Drafting
+    lexicon: Lexicon
+    served: Model | None = None
+    vocabulary: LlamaVocabulary | None = None
+    notices: list[str] = field(default_factory=list)  # lines for the user, once
+    _busy: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def close(self) -> None:
+        if self.drafts:
+            self.drafting.keep()
+        await worker.do(self._free)
+
+    def _free(self, stopped: Callable[[], bool]) -> None:
+        for opened in self.drafting.drafts:
+            opened.close()
+        if self.vocabulary and all(self.vocabulary is not opened.vocabulary for opened in self.drafting.drafts):
+            self.vocabulary.close()
+
+    @property
+    def drafts(self) -> bool:
+        """Whether there is anything that drafts."""
+        return bool(self.drafting.drafts or self.drafting.lookup or self.served)
+
+    @property
+    def busy(self) -> bool:
+        """Whether another reply drafts with the models opened here, which have one context each."""
+        return self._busy.locked()
+
+    def alone(self) -> AbstractAsyncContextManager[object]:
+        """For the time of a reply that is speculated."""
+        return self._busy if self.drafting.drafts else nullcontext()
+
+    def told(self) -> tuple[str, ...]:
+        """The notices that weren't told yet."""
+        notices, self.notices = tuple(self.notices), []
+        return notices
+
+    @property
+    def measured(self) -> costs.ModelCosts | None:
+        """What the engine costs, if that is known."""
+        return self.drafting.kept.models.get(self.key)
+
+    async def costs(self, most: int) -> costs.ModelCosts:
+        """What the engine costs with so many rows at once at most; measured the first time."""
+        async with self._measuring:
+            known = self.measured
+            if known is None:
+                known = await measure(self.engine, most)
+                kept = self.drafting.kept
+                self.drafting.kept = kept.model_copy(update={"models": {**kept.models, self.key: known}})
+                if notice := costs.keep(self.drafting.kept, self.drafting.file):
+                    self.notices.append(notice)
+        return known
+
+    async def template(self, messages: Messages) -> str | None:
+        """A chat by the draft model's template; None where no draft model has one."""
+        for opened in self.drafting.drafts:
+            if template := opened.model.chat_template:
+                marks = opened.vocabulary
+                text = rendered(template, messages, begin=marks.begin_marker, end=marks.end_marker)
+                return without_begin_marker(text, marks)
+        if self.served is None or not self.served.renders:
+            return None
+        body = {"model": self.served.name, "messages": [dict(message) for message in messages], "truncate": False}
+        text_by_server = await self.served.server.render(body)
+        return None if text_by_server is None else without_begin_marker(text_by_server, self.vocabulary)
+
+    def planned(self, settings: PairSettings, sampling: SamplingOptions, tokens: list[int], most: int) -> Planned:
+        """For one reply. `tokens`: of all its text, to which the target adds; `most`: to be drafted in a round."""
+        rule = Rule.GREEDY if sampling.greedy else Rule.MATCH
+        others = [self._other(self.served, sampling, settings)] if self.served else []
+        known = self.measured
+        planner = self.drafting.planner(
+            CostCurve(dict(known.passes) if known else dict(_UNMEASURED)), rule, sampling, others
+        )
+        lookahead = lookahead_of(settings, planner, drafting=self.drafts)
+        planner.most = max(1, min(planner.most, most))
+        planner.forced = tuple(min(length, planner.most) for length in planner.forced)
+        # The engine draws by itself: what it is likeliest to draw is the best guess.
+        guessing = Sampler(replace(sampling, temperature=0.0), 0)
+        drafter = self.drafting.drafter(planner, guessing, tokens, self.lexicon.text, others)
+        ahead = [other.drafter for other in others if isinstance(other.drafter, DraftAhead)]
+        return Planned(drafter, lookahead, rule, ahead)
+
+    def _other(self, model: Model, sampling: SamplingOptions, settings: PairSettings) -> ServedDrafter:
+        requests = Requests(model.name, sampling, passed_on(settings.options), settings.keep_alive)
+        ollama = OllamaDrafter(model.server, requests, rule=Rule.MATCH, seed=0, row_tokens=model.row_tokens)
+        elsewhere = apart(model.server.url, self.place)
+        ahead = elsewhere if settings.draft_ahead is None else settings.draft_ahead
+        return ServedDrafter(model.name, DraftAhead(ollama) if ahead else ollama)
+
+
+async def open_pair(
+    engine: Engine, kind: str, target: ModelRef, settings: PairSettings, served: Model | None
+) -> ScoringPair:
+    """Open what drafts for an engine. Raises RunError when a draft's file can't be opened, EndpointError."""
+    facts = await engine.facts()
+    key, options = costs_key(target, facts), load_options(settings.options, settings)
+    files = {str(draft): draft.path for draft in settings.drafts if isinstance(draft, FileRef)}
+    for path in files.values():
+        refuse_unreadable(path)
+    file = costs.state_file(key, *(costs.model_key(path, options) for path in files.values()))
+    kept, notice = costs.recall(file)
+    opening = Opening(options, settings.requantize, dict(kept.models), [notice] if notice else [])
+    with ExitStack() as undo:
+        opened = await worker.do(lambda stopped: opening.drafts(files, undo))
+        undo.pop_all()
+    for model in opened:
+        model.same = await same_tokens(engine, model.vocabulary)
+    vocabulary = next((model.vocabulary for model in opened if model.same), None)
+    if vocabulary is None and served is not None:
+        vocabulary = await _shared(engine, served)
+    lookup = Lookup.LOOKUP in settings.drafts or len(settings.drafts) == 1
+    drafting = Drafting(opened, lookup, file, costs.Kept(models=opening.measured, drafters=kept.drafters))
+    lexicon = Lexicon(engine, vocabulary)
+    return ScoringPair(
+        engine, facts, kind, target.endpoint.url, key, drafting, lexicon, served, vocabulary, opening.notices
+    )
+
+
+async def _shared(engine: Engine, served: Model) -> LlamaVocabulary | None:
+    """The served draft model's tokenizer, if it is the target's, too."""
+    vocabulary = await vocabulary_of(served)
+    if not isinstance(vocabulary, LlamaVocabulary):
+        return None
+    if await same_tokens(engine, vocabulary):
+        return vocabulary
+    vocabulary.close()
+    return None
+
+
+async def same_tokens(engine: Engine, vocabulary: LlamaVocabulary) -> bool:
+    """Whether both cut a text of many kinds alike. Only drafts rest on it: where it errs they are rejected."""
+    return await engine.tokenize(_SAMPLE, whole=False) == vocabulary.fragment(_SAMPLE)

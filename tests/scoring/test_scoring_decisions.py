@@ -1,0 +1,140 @@
+"""What is decided before anything is asked: whether it pays, how many rows, which replica."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from specollama.backends.costs import ModelCosts
+from specollama.backends.engine import Capabilities, Drawn, Draws, Facts, Place, Request
+from specollama.backends.replicas import Replicas
+from specollama.errors import EndpointError, Refused, Unreachable
+from specollama.planner import MOST
+from specollama.scoring.checks import by_row, most_rows, why_not_worth
+from specollama.types import SamplingOptions
+
+COLD, WARM = SamplingOptions(temperature=0), SamplingOptions(temperature=0.8)
+FLAT = ModelCosts(passes={1: 0.1, 8: 0.12, 16: 0.15}, reading=0.001, plain=0.09)  # seconds: a GPU
+STEEP = ModelCosts(passes={1: 0.1, 2: 0.25, 8: 0.9}, reading=0.001, plain=0.09)  # rows that don't share a pass
+
+
+def test_rows_that_share_a_pass_pay_and_others_do_not() -> None:
+    anything, eight = Facts("m"), Facts("m", slots=8)
+    assert why_not_worth(FLAT, Capabilities(), anything, 100, COLD) == ""
+    reason = why_not_worth(STEEP, Capabilities(), eight, 100, COLD)
+    assert reason == "it doesn't pay here: a request for 2 places costs 2.8 steps of the engine's own stream"
+
+
+def test_a_prompt_that_each_slot_would_have_to_read_first_is_counted() -> None:
+    eight = Facts("m", slots=8)
+    assert why_not_worth(FLAT, Capabilities(), eight, 500, COLD) == ""
+    reason = why_not_worth(FLAT, Capabilities(), eight, 2000, COLD)
+    assert reason == "8 slots would read the prompt of 2000 tokens for 14.0 s first"
+    assert why_not_worth(FLAT, Capabilities(), Facts("m"), 2000, COLD) == ""  # blocks of one cache serve all rows
+
+
+def test_no_more_rows_are_asked_for_than_there_are_slots_for() -> None:
+    eight = Facts("m", slots=8)
+    assert most_rows(Capabilities(), eight, COLD) == 8
+    assert most_rows(Capabilities(), Facts("m"), COLD) == MOST + 1
+    assert most_rows(Capabilities(one_pass=True), eight, COLD) == MOST + 1  # one pass is one request
+    assert most_rows(Capabilities(one_pass=True), eight, WARM) == 8
+
+
+def test_rows_with_seeds_are_requests_of_their_own() -> None:
+    seeded = SamplingOptions(temperature=0.8, seed=3)
+    assert not by_row(Capabilities(), WARM)
+    assert by_row(Capabilities(), seeded)
+    assert by_row(Capabilities(must_seed=True), WARM)
+    assert not by_row(Capabilities(must_seed=True), SamplingOptions(temperature=0, seed=3))
+    seeds = [Draws(seeded, 3).seed_at(position) for position in range(100)]
+    assert len(set(seeds)) == 100
+
+
+@dataclass
+class Server:
+    """An engine that answers, or fails."""
+
+    url: str
+    error: EndpointError | None = None
+    asked: list[Request] = field(default_factory=list)
+    can = Capabilities()
+
+    async def facts(self) -> Facts:
+        return Facts("m", slots=4, context_length=100)
+
+    async def tokenize(self, text: str, *, whole: bool) -> list[int]:
+        if self.error:
+            raise self.error
+        return [1, 2, 3]
+
+    async def rows(self, request: Request, draws: Draws) -> list[Drawn | None]:
+        self.asked.append(request)
+        if self.error:
+            raise self.error
+        return [Drawn(len(place.tokens)) for place in request.places()]
+
+    async def spell(self, runs: Sequence[Sequence[int]]) -> list[str]:
+        raise NotImplementedError
+
+    async def render(self, messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], str]:
+        raise NotImplementedError
+
+    async def chat_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
+        raise NotImplementedError
+
+    def stream(self, place: Place, limit: int | None, draws: Draws) -> Any:
+        raise NotImplementedError
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], limit: int | None, draws: Draws) -> Any:
+        raise NotImplementedError
+
+
+DOWN = Unreachable("down", url="b")
+ROWS = Request(Place([7, 8], 0), [1, 2, 3, 4, 5])
+
+
+async def test_rows_are_given_to_all_servers_in_order_and_slots_add_up() -> None:
+    servers = [Server("a"), Server("b"), Server("c")]
+    replicas = Replicas(servers)
+    facts = await replicas.facts()
+    assert (facts.slots, facts.context_length) == (12, 100)
+    rows = await replicas.rows(ROWS, Draws(COLD))
+    assert [row.token for row in rows if row] == [2, 3, 4, 5, 6, 7]
+    assert sorted((each.first, each.end) for server in servers for each in server.asked) == [(0, 2), (2, 4), (4, 6)]
+
+
+async def test_a_failed_server_rests_and_is_tried_again_later() -> None:
+    now = 0.0
+    well, failing = Server("a"), Server("b")
+    replicas = Replicas([well, failing], clock=lambda: now)
+    await replicas.facts()
+    failing.error = DOWN
+    assert len(await replicas.rows(ROWS, Draws(COLD))) == 6
+    assert len(failing.asked) == 1
+    await replicas.rows(ROWS, Draws(COLD))
+    assert len(failing.asked) == 1  # left out
+    now, failing.error = 6.0, None
+    await replicas.rows(ROWS, Draws(COLD))
+    assert len(failing.asked) == 2
+    now, failing.error = 7.0, DOWN
+    await replicas.rows(ROWS, Draws(COLD))
+    await replicas.rows(ROWS, Draws(COLD))
+    assert len(failing.asked) == 3
+
+
+async def test_where_all_have_failed_the_last_error_is_told() -> None:
+    servers = [Server("a", error=DOWN), Server("b", error=DOWN)]
+    with pytest.raises(Unreachable, match="down"):
+        await Replicas(servers).facts()
+
+
+async def test_what_one_refuses_the_others_are_not_asked_for() -> None:
+    refusing = Server("a", error=Refused("too long", url="a", status=400))
+    other = Server("b")
+    replicas = Replicas([refusing, other])
+    with pytest.raises(Refused, match="too long"):
+        await replicas.facts()
