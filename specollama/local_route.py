@@ -18,7 +18,7 @@ from specollama.backends.vocabulary import LlamaVocabulary, offloads_to_gpu
 from specollama.checks import Ask, request_obstacle, why_off
 from specollama.config import DraftRef, FileRef, Lookup, ModelRef, PairSettings
 from specollama.engine.ahead import DraftAhead, OverlappedTarget
-from specollama.errors import MissingPackage, RunError, UnsupportedPair
+from specollama.errors import EndpointError, MissingPackage, RunError, UnsupportedPair
 from specollama.events import thinking_apart
 from specollama.hosts import apart
 from specollama.plan import LocalPlan
@@ -26,6 +26,7 @@ from specollama.prompts import own_prompt
 from specollama.sampling import effective
 from specollama.stats import Event, Status
 from specollama.types import Route, Rule, SamplingOptions
+from specollama.wire import RunningModel
 
 if TYPE_CHECKING:
     from specollama.opened import OpenedPair
@@ -40,6 +41,7 @@ class LocalRoute:
         self._environ = environ
         self._pair: OpenedPair | None = None
         self._opening = asyncio.Lock()
+        self._looked = False  # whether the target is in its server's memory as well
         self.remaining: tuple[ModelRef, ...] = ()  # drafts that only their server has
 
     async def close(self) -> None:
@@ -69,6 +71,17 @@ class LocalRoute:
                     return found
                 self._pair = found
         return self._pair
+
+    async def held_twice(self, target: Model) -> list[str]:
+        """What to say, once, where the target's server holds the model in memory as well."""
+        if self._looked:
+            return []
+        self._looked = True
+        try:
+            running = (await target.server.ps()).models
+        except EndpointError:
+            return []
+        return [held_twice(entry, target.server.url) for entry in running if entry.digest == target.digest]
 
     async def plan_alone(self, settings: PairSettings, ask: Ask, options: Mapping[str, Any]) -> LocalPlan:
         """A plan that needs no server. Raises UnsupportedPair for what only a server can do, RunError for the rest."""
@@ -106,6 +119,12 @@ class LocalRoute:
         pair = await open_pair(weights, files, loading, lookup=lookup, requantize=settings.requantize)
         pair.notices += notices
         return pair
+
+
+def held_twice(entry: RunningModel, url: str) -> str:
+    """A line about a model that is opened here and loaded there."""
+    size = f"{entry.size / 2**30:.1f} GiB, " if entry.size else ""
+    return f"{url} holds {entry.name} in memory, too ({size}for rendering): `keep_alive = 0` in the pair frees it"
 
 
 def target_file(settings: PairSettings, environ: Mapping[str, str], digest: str = "") -> Path | str:

@@ -219,11 +219,12 @@ class Pair:
             return "the opened model is busy with another reply"
         if reason := why_not_split(target, opened.target.vocabulary):
             return reason
-        prompt = await self._prompt(ask, options, target, opened.target.vocabulary)
+        prompt = await self._prompt(ask, options, target, opened.target.vocabulary, here=True)
         if isinstance(prompt, Unprompted):
             return prompt.reason
         if reason := opened.why_full(prompt):
             return reason
+        opened.notices += await self._local.held_twice(target)
         others = (draft,) if self._local.remaining and isinstance(draft, Model) else ()
         return LocalPlan(opened, prompt, sampling, ask.raw, target.thinks, opened.told(), others)
 
@@ -308,10 +309,18 @@ class Pair:
         return await self._routed(plan)
 
     async def _prompt(
-        self, ask: Ask, options: Mapping[str, Any], target: Model, vocabulary: LlamaVocabulary | None
+        self,
+        ask: Ask,
+        options: Mapping[str, Any],
+        target: Model,
+        vocabulary: LlamaVocabulary | None,
+        *,
+        here: bool = False,
     ) -> str | Unprompted:
+        """`here`: the target is opened in process, and its server needs it for the rendering alone."""
         body = self._body(ask, passed_on(options)) | {"truncate": False}
-        if Requests(target.name, SamplingOptions(), keep_alive=self.settings.keep_alive).unloads:
+        unloads = Requests(target.name, SamplingOptions(), keep_alive=self.settings.keep_alive).unloads
+        if unloads and not here:
             body.pop("keep_alive")  # rendering would unload the model
         return await rendered_by_server(ask, body, target, vocabulary)
 

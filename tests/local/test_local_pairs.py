@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from specollama.backends.facts import describe
+from specollama.backends.http import OllamaServer
 from specollama.embedded.models import default_models
+from specollama.local_route import LocalRoute
 
 
 def call(*words: str, state: Path) -> subprocess.CompletedProcess[str]:
@@ -57,3 +60,13 @@ def test_a_file_can_not_be_run_on_a_servers_route(places: Path) -> None:
     done = call("run", "--target", "x.gguf", "--draft", "lookup", "--route", "lanes", "Hi", state=places)
     assert done.returncode == 2
     assert done.stderr == 'error: --route = "lanes": a file is opened in process: auto, local or plain\n'
+
+
+async def test_a_target_that_its_server_holds_as_well_is_told_of_once(embedded_url: str) -> None:
+    async with OllamaServer(embedded_url) as server:
+        await server.generate({"model": "target", "prompt": "", "stream": False})  # loads it
+        model, route = await describe(server, "target"), LocalRoute({})
+        [line] = await route.held_twice(model)
+        assert await route.held_twice(model) == []
+    assert line.startswith(f"{embedded_url} holds target")
+    assert line.endswith("for rendering): `keep_alive = 0` in the pair frees it")
