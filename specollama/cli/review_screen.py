@@ -85,6 +85,8 @@ def marked(pieces: Sequence[Piece], mark_below: float) -> Text:
 
 def confidence(answer: Answered, mark_below: float) -> str:
     """Which places are marked, and of how much of the reply nothing is known."""
+    if not answer.pieces:
+        return "low-confidence places: none, the reply is empty"
     known = [piece for piece in answer.pieces if piece.logprob is not None]
     low = sorted((piece for piece in known if _low(piece, mark_below)), key=lambda piece: piece.logprob or 0.0)
     unknown = len(answer.pieces) - len(known)

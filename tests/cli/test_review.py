@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -52,6 +53,10 @@ def kinds(folder: Path = Path("run")) -> list[str]:
     return [json.loads(line)["entry"]["kind"] for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
+def unstyled(shown: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", shown)
+
+
 def press(process: pexpect.spawn[str], key: str) -> str:
     """Waits for the keys to be shown, then presses one; what was shown before."""
     process.expect_exact(KEYS)
@@ -72,7 +77,7 @@ def test_a_reviewer_goes_through_a_run(call: Call, spawn: Spawn, embedded_url: s
 
     first = spawn("review", "run", "--reviewer", "Ann", EDITOR=shlex.join([sys.executable, str(editor)]))
     shown = press(first, "x")  # no key of ours
-    assert "a · 1 of 4" in shown.replace("\x1b[0m", "").replace("\x1b[1m", "").replace("\x1b[2m", "")
+    assert "a · 1 of 4" in unstyled(shown)
     assert "to: a@example.org" in shown
     assert "places below 50%" in shown
     press(first, "a")
@@ -118,6 +123,15 @@ def test_two_reviewers_see_each_others_decisions(spawn: Spawn) -> None:
     again = spawn("review", "run", "--reviewer", "ANN")
     again.expect(pexpect.EOF)
     assert KEYS not in str(again.before)  # she has decided
+    named = spawn("review", "run", "--reviewer", "Ann", "--item", "a")
+    assert "a · 1 of 1" in unstyled(press(named, "r"))  # and may think better of it
+    named.expect_exact("why?")
+    named.sendline("on second thoughts, no")
+    named.expect_exact("1 item: 1 rejected")
+    named.expect(pexpect.EOF)
+    back = spawn("review", "run", "--reviewer", "Ann", "--item", "a")
+    assert "rejected by Ann: on second thoughts, no" in press(back, "a")
+    back.expect(pexpect.EOF)
     ben = spawn("review", "run", "--reviewer", "Ben")
     assert "approved by Ann (1 of 2)" in press(ben, "a")
     ben.expect_exact("1 item: 1 approved")
