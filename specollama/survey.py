@@ -27,7 +27,10 @@ _COLD = SamplingOptions(temperature=0)
 
 @dataclass(frozen=True, slots=True)
 class ModelFinding:
-    """One model of a pair. `fault`: why it can't be used; "" when it can."""
+    """One model of a pair. `server`: what serves it, by name, and `engine` what runs it there.
+
+    `fault`: why it can't be used; "" when it can.
+    """
 
     model: str
     url: str
@@ -36,6 +39,7 @@ class ModelFinding:
     version: str = ""
     engine: str = ""
     fault: str = ""
+    server: str = "Ollama"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +150,7 @@ async def _look_at_engine(settings: PairSettings, scoring: ScoringRoute) -> Mode
     except EndpointError as error:
         reachable = not isinstance(error, Unreachable)
         return ModelFinding(model, url, reachable, there=False, fault=str(error))
-    return ModelFinding(model, url, True, True, facts.version, kind)
+    return ModelFinding(model, url, True, True, facts.version, kind, server=kind)
 
 
 def _file(path: Path) -> ModelFinding:

@@ -17,9 +17,9 @@ class Capabilities:
     """What an engine's API can do.
 
     `one_pass`: all places of a draft are scored in one pass, at temperature 0. `renders`: it tells what prompt it makes
-    of a chat. `spells`: it tells what any token prints. `top_limit`: most log-probabilities that it shows at a place;
-    None: any number.
-    `counts_prompt`: penalties count the tokens of the prompt, so that a reply sent again is penalised as before.
+    of a chat. `spells`: it tells what any token prints. `counts_prompt`: penalties count the tokens of the prompt, so
+    that a reply sent again is penalised as before.
+
     `lacks`: sampling options by Ollama's names that it doesn't have. `seeds`: one seed for each request may be given;
     `must_seed`: and has to be, since without one all rows of a request would be drawn alike.
     """
@@ -27,7 +27,6 @@ class Capabilities:
     one_pass: bool = False
     renders: bool = False
     spells: bool = True
-    top_limit: int | None = None
     counts_prompt: bool = False
     seeds: bool = True
     must_seed: bool = False

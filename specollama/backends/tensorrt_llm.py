@@ -27,7 +27,7 @@ class TensorRTLLM(Connection):
     """The API of one trtllm-serve."""
 
     kind = Kind("TensorRT-LLM", "trtllm-serve MODEL")
-    can = Capabilities(spells=False, must_seed=True, top_limit=1, lacks=frozenset({"typical_p"}))
+    can = Capabilities(spells=False, must_seed=True, lacks=frozenset({"typical_p"}))
 
     async def facts(self) -> Facts:
         await model_of(self, self.model)

@@ -27,7 +27,7 @@ class VLLM(Connection):
     """The API of one vLLM server."""
 
     kind = Kind("vLLM", "vllm serve MODEL")
-    can = Capabilities(renders=True, top_limit=20, lacks=frozenset({"typical_p"}))
+    can = Capabilities(renders=True, lacks=frozenset({"typical_p"}))
 
     async def facts(self) -> Facts:
         listed = await model_of(self, self.model)

@@ -66,5 +66,6 @@ def _show(finding: PairFinding) -> None:
 def _model(model: ModelFinding) -> Text:
     if model.fault:
         return Text(f"{model.model}: {model.fault}", style="red")
-    served = f", Ollama {model.version} ({model.engine})" if model.version else ""
+    engine = f" ({model.engine})" if model.engine != model.server else ""
+    served = f", {model.server} {model.version}{engine}" if model.version else ""
     return Text(f"{model.model} at {model.url}{served}")

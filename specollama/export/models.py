@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 from specollama.backends import store
@@ -53,4 +54,5 @@ async def _described(model: FileRef | ModelRef, environ: Mapping[str, str]) -> D
         show = await server.show(model.model, verbose=True)
     weights = re.search(r"^FROM (.+)$", known.show.modelfile, re.MULTILINE)
     path = weights[1].strip().strip('"') if weights else ""
-    return Described(model.model, show.model_info, path if "blobs" in path else "", at.url)
+    known_file = PurePosixPath(path).is_absolute() or PureWindowsPath(path).is_absolute()
+    return Described(model.model, show.model_info, path if known_file else "", at.url)

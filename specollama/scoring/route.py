@@ -18,6 +18,7 @@ from specollama.engine.ahead import OverlappedTarget
 from specollama.engine.rounds import Speculation
 from specollama.errors import UnsupportedPair
 from specollama.lookahead import Patience
+from specollama.planner import MOST
 from specollama.sampling import effective
 from specollama.scoring.checks import (
     Prompted,
@@ -177,8 +178,8 @@ async def _speculation(plan: ScoringPlan, settings: PairSettings, stack: AsyncEx
     can, tokens = pair.engine.can, list(prompted.tokens)
     if pair.drafting.lookup and not plan.reason:
         await pair.lexicon.know(tokens)
-    most = most_rows(can, pair.facts, sampling) - 1
-    planned = pair.planned(settings, sampling, tokens, most)
+    rows = min(most_rows(can, pair.facts, sampling), settings.lanes or MOST + 1)
+    planned = pair.planned(settings, sampling, tokens, rows - 1)
     for ahead in planned.ahead:
         await stack.enter_async_context(aclosing(ahead))
     target = ScoringTarget(

@@ -58,7 +58,7 @@ class Stream(Sampling):
     prompt: list[int]
     stream: bool
     stream_options: Options
-    max_tokens: int
+    max_tokens: int | None = None
     seed: int | None = None
 
 
@@ -66,7 +66,7 @@ class Chat(Sampling):
     model: str
     messages: list[dict[str, str]]
     stream: bool
-    max_tokens: int
+    max_tokens: int | None = None
     seed: int | None = None
 
 
@@ -104,7 +104,7 @@ class SGLangDetokenize(Body):
 
 
 class SGLangSampling(Sampling):
-    max_new_tokens: int
+    max_new_tokens: int = 128
 
 
 class SGLangOnePass(Body):
@@ -199,6 +199,7 @@ class Fake:
     faults: dict[str, Answer] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
 
+    unlimited = 1000  # tokens, where a request for a completion sets no limit
     handlers: dict[str, Callable[[Any, dict[str, Any]], Answer]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -230,13 +231,13 @@ class Fake:
             return whole({"choices": [], "usage": {"prompt_tokens": count}})
         asked = Chat(**body)
         context = toy.tokens(toy.prompt(asked.messages))
-        drawn = self.model.run(context, asked.max_tokens, asked.temperature, asked.seed)
+        drawn = self.model.run(context, asked.max_tokens or 1000, asked.temperature, asked.seed)
         pieces = [{"choices": [{"delta": {"content": visible(token)}}]} for token in drawn]
         return events(*pieces, {"choices": [{"delta": {}, "finish_reason": reason(drawn)}]})
 
     def stream(self, body: dict[str, Any]) -> Answer:
         asked = Stream(**body)
-        drawn = self.model.run(asked.prompt, asked.max_tokens, asked.temperature, asked.seed)
+        drawn = self.model.run(asked.prompt, asked.max_tokens or self.unlimited, asked.temperature, asked.seed)
         pieces = [{"choices": [{"index": 0, "text": text, "finish_reason": None}]} for text in grown(drawn)]
         end = {"choices": [{"index": 0, "text": "", "finish_reason": reason(drawn)}]}
         return events(*pieces, end, {"choices": [], "usage": {"completion_tokens": len(drawn)}})
@@ -257,6 +258,8 @@ def grown(drawn: list[int]) -> Iterator[str]:
 
 
 class FakeVLLM(Fake):
+    unlimited = 16
+
     def __post_init__(self) -> None:
         self.handlers = {
             "/v1/models": self.listed("vllm", max_model_len=4096),

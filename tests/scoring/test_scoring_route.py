@@ -61,6 +61,15 @@ async def test_a_reply_ends_at_its_limit_and_at_a_stop(api: str) -> None:
     assert text == STORY[: STORY.index(" dog")]
 
 
+@pytest.mark.parametrize("api", ENGINES)
+@pytest.mark.parametrize("ask", [RAW, CHAT])
+async def test_without_a_limit_a_reply_goes_on_to_its_end(api: str, ask: Conversation | Completion) -> None:
+    """Completions of vLLM would stop after 16 tokens, and SGLang's after 128."""
+    long = STORY * 6
+    text, _, _ = await told(FAKES[api](Toy(long)), api, replace(ask, options={"temperature": 0}), route=Route.PLAIN)
+    assert text == long
+
+
 async def test_one_post_scores_all_drafted_tokens_on_vllm() -> None:
     fake = FakeVLLM()
     await told(fake, "vllm", RAW)
