@@ -12,7 +12,7 @@ from specollama.bodies import Sorted, for_target, sort_out
 from specollama.config import FileRef, ModelRef, Overrides
 from specollama.errors import SpecollamaError, UsageError
 from specollama.lanes import Lanes
-from specollama.pairs import LocalPlan, Pair, Plan
+from specollama.pairs import LocalPlan, Pair, Plan, Planned
 from specollama.pool import OpenPair
 from specollama.replies import Writer, joined
 from specollama.report import stats_object
@@ -73,7 +73,7 @@ class Answer:
         except UsageError as error:
             raise Fault(400, str(error)) from error
 
-    async def _planned(self, pair: Pair, asked: Sorted) -> Plan | LocalPlan | str:
+    async def _planned(self, pair: Pair, asked: Sorted) -> Planned | str:
         if asked.ask is None:
             return asked.obstacle or ""
         try:
@@ -84,7 +84,7 @@ class Answer:
             return str(error)  # the target's own server may answer all the same
         return self._busy(pair, plan) or plan
 
-    def _busy(self, pair: Pair, plan: Plan | LocalPlan | str) -> str | None:
+    def _busy(self, pair: Pair, plan: Planned | str) -> str | None:
         """Why the reply would have to wait if it was speculated: better that the target's server writes it at once."""
         if isinstance(plan, Plan) and plan.route is Route.LANES and not self.opened.lanes.free:
             return "the target's lanes are taken by other replies"
@@ -93,7 +93,7 @@ class Answer:
             return "the models in process are at work on another reply"
         return None
 
-    async def _speculated(self, pair: Pair, plan: Plan | LocalPlan) -> AsyncGenerator[Chunk | str, None]:
+    async def _speculated(self, pair: Pair, plan: Planned) -> AsyncGenerator[Chunk | str, None]:
         """The chunks of a speculated reply, or a reason in place of them all."""
         prepared, lanes = perf_counter_ns() - self._began, self.opened.lanes
         self.stats.route = plan.route
@@ -111,7 +111,7 @@ class Answer:
         if not self.streams:
             yield self._last(joined(replies).body())
 
-    async def _replies(self, pair: Pair, plan: Plan | LocalPlan, prepared: int) -> AsyncGenerator[Reply | str, None]:
+    async def _replies(self, pair: Pair, plan: Planned, prepared: int) -> AsyncGenerator[Reply | str, None]:
         writer, written, first = Writer(str(self.body["model"]), self.chat), "", 0
         async with aclosing(pair.speculated(plan, lambda: self.opened.lanes.share)) as events:
             async for event in events:
@@ -163,6 +163,6 @@ class Answer:
 
 def _taken(lanes: Lanes, route: Route) -> AbstractContextManager[None]:
     """What a reply takes of the target's server while it runs."""
-    if route is Route.LOCAL:
+    if route in (Route.LOCAL, Route.NATIVE):
         return nullcontext()
     return lanes.speculated() if route is Route.LANES else lanes.plain()

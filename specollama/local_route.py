@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specollama.backends import store
-from specollama.backends.facts import Model, context_length, passed_on
+from specollama.backends.facts import Model, context_length
 from specollama.backends.ollama import OllamaDrafter, RetokenisedDrafter
-from specollama.backends.requests import Requests
 from specollama.backends.sources import ServedDrafter
 from specollama.backends.vocabulary import LlamaVocabulary, offloads_to_gpu
 from specollama.config import DraftRef, FileRef, Lookup, ModelRef, PairSettings
 from specollama.engine.ahead import DraftAhead
 from specollama.errors import MissingPackage, RunError
 from specollama.hosts import apart
+from specollama.plan import requests_for
 from specollama.types import Route, Rule, SamplingOptions
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def served(
     model: Model, sampling: SamplingOptions, settings: PairSettings, vocabulary: LlamaVocabulary
 ) -> ServedDrafter:
     """A draft model on its own server, for a target that is opened here: it drafts by text."""
-    requests = Requests(model.name, sampling, passed_on(settings.options), settings.keep_alive)
+    requests = requests_for(model, sampling, settings.options, settings)
     ollama = OllamaDrafter(model.server, requests, rule=Rule.MATCH, seed=0, row_tokens=model.row_tokens)
     drafter = RetokenisedDrafter(ollama, vocabulary)
     elsewhere = apart(model.server.url, "http://localhost")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AsyncExitStack, aclosing, suppress
+from contextlib import AsyncExitStack, aclosing
 from copy import copy
 from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
@@ -43,6 +43,7 @@ from specollama.events import thinking_apart, unless_nothing_came, written
 from specollama.hosts import Endpoint
 from specollama.lanes import SharedLookahead
 from specollama.local_route import LocalRoute, served
+from specollama.native_route import NativePlan, NativeRoute
 from specollama.plan import (
     LocalPlan,
     Plan,
@@ -50,14 +51,18 @@ from specollama.plan import (
     detail,
     lookahead_of,
     patience,
+    requests_for,
     sides,
+    unload,
 )
 from specollama.prompts import Unprompted, own_prompt, rendered_by_server
 from specollama.sampling import effective
 from specollama.stats import Done, Event, Stats, Status, Text
 from specollama.types import Route, SamplingOptions
 
-__all__ = ["Ask", "Completion", "Conversation", "LocalPlan", "Pair", "Plan"]
+__all__ = ["Ask", "Completion", "Conversation", "LocalPlan", "NativePlan", "Pair", "Plan", "Planned"]
+
+Planned = Plan | LocalPlan | NativePlan
 
 DEFAULT_LANES = 8  # concurrent rows, where the configuration doesn't say how many the target works on at once
 
@@ -83,6 +88,7 @@ class Pair:
         self.settings = settings
         self._stack = AsyncExitStack()
         self._local = LocalRoute(environ)
+        self._native = NativeRoute(environ)
         self._target_server = (
             None if isinstance(settings.target, FileRef) else _server(settings.target.endpoint, environ)
         )
@@ -94,6 +100,7 @@ class Pair:
             if server:
                 await self._stack.enter_async_context(server)
         self._stack.push_async_callback(self._local.close)
+        self._stack.push_async_callback(self._native.close)
         return self
 
     @property
@@ -150,11 +157,13 @@ class Pair:
                 async for plain_event in plain_events:
                     yield plain_event
 
-    async def plan(self, ask: Ask) -> Plan | LocalPlan | str:
+    async def plan(self, ask: Ask) -> Planned | str:
         """How the request is going to be speculated, or why it isn't."""
         options = {**self.settings.options, **ask.options}
         if isinstance(self.settings.target, FileRef):
             return await self._from_file(ask, options)
+        if self.settings.route is Route.NATIVE:
+            return await self._native.plan(self.settings, self._body(ask, options))
         try:
             target, draft = await self.models()
         except Unreachable:
@@ -214,24 +223,27 @@ class Pair:
         return LocalPlan(opened, prompt, effective(options, {}, SamplingOptions()), ask.raw, notices=opened.told())
 
     async def speculated(
-        self, plan: Plan | LocalPlan, lanes: Callable[[], int] | None = None
+        self, plan: Planned, lanes: Callable[[], int] | None = None
     ) -> AsyncGenerator[Event | str, None]:
         """The events of a planned reply; a reason in place of them all when it came to nothing before any text.
 
         The target has to be asked with the seed `plan.first_seed` then: a fresh one that takes whatever comes would
         be biased. `lanes`: how many the reply may use at the moment, where it isn't alone.
         """
-        if isinstance(plan, LocalPlan):
-            async with aclosing(self._speculated_here(plan)) as here:
-                async for local_event in here:
-                    yield local_event
+        if not isinstance(plan, Plan):
+            own = self._speculated_here(plan) if isinstance(plan, LocalPlan) else plan.events()
+            async with aclosing(own) as own_events:
+                async for own_event in own_events:
+                    yield own_event
             return
         async with aclosing(self._speculated(plan, lanes)) as events:
             async for event in unless_nothing_came(events):
                 yield event
 
-    def context(self, plan: Plan | LocalPlan, text: str) -> list[int] | None:
+    def context(self, plan: Planned, text: str) -> list[int] | None:
         """The tokens of the prompt and the reply, as /api/generate gives them; None where they aren't known exactly."""
+        if isinstance(plan, NativePlan):
+            return None
         exact = plan.opened.target.vocabulary if isinstance(plan, LocalPlan) else plan.tokenizers.target
         return None if exact is None or plan.raw else list(exact.encode(plan.prompt + text))
 
@@ -273,7 +285,6 @@ class Pair:
             return (
                 f"the begin marker may come twice, which can't be told without a vocabulary: {tokenizers.why_not_exact}"
             )
-        passed, keep_alive = passed_on(options), self.settings.keep_alive
         plan = Plan(
             route=self.settings.route,
             rule=choose_rule(self.settings.rule, sampling, target, draft, tokenizers),
@@ -282,8 +293,8 @@ class Pair:
             raw=ask.raw,
             target=target,
             draft=draft,
-            target_requests=Requests(target.name, sampling, passed, keep_alive),
-            draft_requests=Requests(draft.name, sampling, passed, keep_alive),
+            target_requests=requests_for(target, sampling, options, self.settings),
+            draft_requests=requests_for(draft, sampling, options, self.settings),
             tokenizers=tokenizers,
             context_length=await context_length(target),
             lanes=self.settings.lanes or DEFAULT_LANES,
@@ -350,7 +361,7 @@ class Pair:
             events = await stack.enter_async_context(aclosing(speculation.events()))
             async for event in thinking_apart(events, plan.prompt, plan.target.thinks):
                 yield event
-        await _unload(plan)
+        await unload(plan)
 
     async def _speculated_here(self, plan: LocalPlan) -> AsyncGenerator[Event, None]:
         opened, settings = plan.opened, self.settings
@@ -382,14 +393,6 @@ class Pair:
                     return known  # asked again the next time
                 self._known.tokenizers = known
             return self._known.tokenizers
-
-
-async def _unload(plan: Plan) -> None:
-    """After a reply whose models aren't to stay: best effort, since the reply is whole."""
-    for model, requests in ((plan.target, plan.target_requests), (plan.draft, plan.draft_requests)):
-        if requests.unloads:
-            with suppress(EndpointError):
-                await model.server.generate(requests.unload())
 
 
 def _server(endpoint: Endpoint, environ: Mapping[str, str]) -> OllamaServer:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specollama.acceptance import position_seed
 from specollama.alignment import CountedCursor, ExactCursor
 from specollama.backends.base import Drafter, Target
-from specollama.backends.facts import Model
+from specollama.backends.facts import Model, passed_on
 from specollama.backends.ollama import (
     ContinuationTarget,
     LanesTarget,
@@ -23,6 +24,7 @@ from specollama.backends.watch import Watch, WatchedTarget
 from specollama.checks import Tokenizers
 from specollama.config import PairSettings
 from specollama.engine.ahead import DraftAhead, OverlappedTarget
+from specollama.errors import EndpointError
 from specollama.hosts import apart
 from specollama.lookahead import AdaptiveLookahead, Lookahead, Patience, StagedLookahead
 from specollama.types import Route, Rule, SamplingOptions
@@ -81,6 +83,13 @@ class LocalPlan:
     notices: tuple[str, ...] = ()
     others: tuple[Model, ...] = ()  # draft models that their server runs
     route: Route = Route.LOCAL
+
+
+def requests_for(
+    model: Model, sampling: SamplingOptions, options: Mapping[str, Any], settings: PairSettings
+) -> Requests:
+    """What a model of the pair is asked in the course of a reply. `options`: Ollama's, of the pair and the request."""
+    return Requests(model.name, sampling, passed_on(options), settings.keep_alive)
 
 
 def patience(plan: Plan, settings: PairSettings) -> Patience | None:
@@ -168,3 +177,11 @@ def begins_twice(prompt: str, target: Model) -> bool:
     """Whether the prompt has a begin marker that the server may add once more. Only for want of a vocabulary."""
     adds = target.show.model_info.get("tokenizer.ggml.add_bos_token")
     return adds is not False and prompt.startswith(_BEGIN_MARKERS)
+
+
+async def unload(plan: Plan) -> None:
+    """After a reply whose models aren't to stay: best effort, since the reply is whole."""
+    for model, requests in ((plan.target, plan.target_requests), (plan.draft, plan.draft_requests)):
+        if requests.unloads:
+            with suppress(EndpointError):
+                await model.server.generate(requests.unload())

@@ -37,6 +37,7 @@ class Route(StrEnum):
     LOCAL = "local"
     LANES = "lanes"
     GREEDY = "greedy"
+    NATIVE = "native"  # by the engine itself
     PLAIN = "plain"
 
 

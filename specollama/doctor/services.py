@@ -71,7 +71,7 @@ def _windows(environment: Environment) -> tuple[str, ...]:
             f"[Environment]::SetEnvironmentVariable('{name}', '{value.replace(chr(39), chr(39) * 2)}', 'User')"
             for name, value in environment.items()
         ),
-        "Stop-Process -Name 'ollama*'; Start-Process 'ollama app.exe'",
+        'Stop-Process -Name "ollama*"; Start-Process "$env:LOCALAPPDATA\\Programs\\Ollama\\ollama app.exe"',
     )
 
 
