@@ -43,8 +43,7 @@ class ServerFinding:
 class LanesFinding:
     """What a target's server was measured at, both models loaded.
 
-    `rows` are seconds by requests for one token each, sent at once, of as many lengths; `equal_rows` where each has one
-    token to read. `unified`: rows of unequal lengths share passes; None where no two requests run at once. `keeps`: a
+    `rows` are seconds by requests for one token each, sent at once, of as many lengths. `unified`: rows of unequal lengths share passes; None where no two requests run at once. `keeps`: a
     prompt asked for again isn't read again. `itself`: tokens come without log-probabilities, though the version has
     them: the server drafts by itself.
     """
@@ -52,7 +51,6 @@ class LanesFinding:
     step: float
     reading: float
     rows: Mapping[int, float]
-    equal_rows: Mapping[int, float]
     slots: int
     unified: bool | None
     keeps: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -29,6 +30,11 @@ def likely(system: str, units: tuple[Path, ...] = _UNITS) -> Service:
     if system == "Windows":
         return Service.WINDOWS
     return Service.SYSTEMD if any(unit.exists() for unit in units) else Service.SHELL
+
+
+def likely_here() -> Service:
+    """How Ollama is run on this machine."""
+    return likely(platform.system())
 
 
 def lines(service: Service, environment: Environment) -> tuple[str, ...]:
