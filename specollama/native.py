@@ -21,7 +21,7 @@ import httpx
 import psutil
 
 from specollama.backends import store
-from specollama.backends.facts import first_difference, parsed_version
+from specollama.backends.facts import DEVELOPMENT, first_difference, parsed_version
 from specollama.backends.http import OllamaServer
 from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.config import FileRef, ModelRef, PairSettings
@@ -30,7 +30,6 @@ from specollama.native_route import has_text
 
 OLDEST = (0, 30, 0)
 N_MAX, P_MIN = 8, 0.7
-_DEVELOPMENT = (0, 0, 0)  # what an Ollama built from source calls itself
 _PADDING = 128  # entries by which llama.cpp lets vocabularies differ in size
 _FROM = 5  # id from which it compares them
 _START = 60.0  # seconds until the server answers
@@ -157,7 +156,7 @@ def refuse_old(program: Path) -> str:
     told = re.findall(r"version (?:is )?v?(\d+\.\d+\.\d+\S*)", done.stdout + done.stderr)
     if not told:
         raise RunError(f"{program} --version doesn't answer as Ollama does")
-    if parsed_version(told[-1]) != _DEVELOPMENT and parsed_version(told[-1]) < OLDEST:
+    if parsed_version(told[-1]) != DEVELOPMENT and parsed_version(told[-1]) < OLDEST:
         raise RunError(f"{program} is Ollama {told[-1]}: its engine drafts from {OLDEST[0]}.{OLDEST[1]} on")
     return str(told[-1])
 

@@ -79,19 +79,23 @@ async def survey(settings: PairSettings, environ: Mapping[str, str], *, measure:
             probe = await probe_pair(ours, known_target, theirs, known_draft, patiently=True)
         route, reason = _route(settings, known_target, tokenizers, probe, local)
         timed = probe if isinstance(probe, Probe) else None
-        said = "same" if tokenizers.same else tokenizers.why_not_exact
-        if tokenizers.difference:
-            said = f"different, drafts are put into the target's tokens: {tokenizers.difference}"
         return PairFinding(
             name,
             target,
             draft,
             slots=timed.slots if timed else None,
-            tokenizers=said,
+            tokenizers=said(tokenizers),
             route=route,
             reason=reason,
             measured=timed.model_dump() if timed else None,
         )
+
+
+def said(tokenizers: Tokenizers) -> str:
+    """How the tokenizers compare, in words."""
+    if tokenizers.difference:
+        return f"different, drafts are put into the target's tokens: {tokenizers.difference}"
+    return "same" if tokenizers.same else tokenizers.why_not_exact
 
 
 def _of_files(name: str, settings: PairSettings, target: FileRef) -> PairFinding:

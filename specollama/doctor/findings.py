@@ -43,9 +43,9 @@ class ServerFinding:
 class LanesFinding:
     """What a target's server was measured at, both models loaded.
 
-    `rows` are seconds by requests for one token each, sent at once, of as many lengths. `unified`: rows of unequal lengths share passes; None where no two requests run at once. `keeps`: a
-    prompt asked for again isn't read again. `itself`: tokens come without log-probabilities, though the version has
-    them: the server drafts by itself.
+    `rows` are seconds by requests for one token each, sent at once, of as many lengths. `unified`: rows of unequal
+    lengths share passes; None where no two requests run at once. `keeps`: a prompt asked for again isn't read again.
+    `itself`: tokens come without log-probabilities, though the version has them: the server drafts by itself.
     """
 
     step: float

@@ -8,6 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from shlex import quote
 
+from specollama.hosts import DEFAULT_PORT, local_port
+
 Environment = Mapping[str, str]
 
 _UNITS = (Path("/etc/systemd/system/ollama.service"), Path("/usr/lib/systemd/system/ollama.service"))
@@ -93,3 +95,18 @@ _FORMS: Mapping[Service, Callable[[Environment], tuple[str, ...]]] = {
     Service.WINDOWS: _windows,
     Service.SHELL: _shell,
 }
+
+
+def lines_for(service: Service | None, url: str, environment: Environment) -> tuple[str, ...]:
+    """The same for the server at a URL, in the way that is named; else as it is likely to run there.
+
+    Of another machine nothing is known: a shell's form says it shortest.
+    """
+    here = local_port(url) is not None
+    chosen = service or (likely_here() if here else Service.SHELL)
+    address = {} if url.endswith(f":{DEFAULT_PORT}") or chosen is not Service.SHELL else {"OLLAMA_HOST": _address(url)}
+    return lines(chosen, {**address, **environment})
+
+
+def _address(url: str) -> str:
+    return url.partition("://")[2]
