@@ -91,6 +91,16 @@ class OpenedPair:
     def encode(self, prompt: str) -> list[int]:
         return list(self.target.vocabulary.encode(prompt))
 
+    async def measure_anew(self) -> None:
+        """Time all models once more; what comes of it is kept at the end."""
+        self.kept = await worker.do(lambda stopped: self._measured())
+
+    def _measured(self) -> costs.Kept:
+        for opened in (self.target, *self.drafts):
+            opened.costs = costs.measure(opened.model, list(opened.vocabulary.encode(_SAMPLE)))
+        models = {opened.key: opened.costs for opened in (self.target, *self.drafts)}
+        return costs.Kept(models=models, drafters=self.kept.drafters)
+
     def speculation(
         self,
         prompt: str,

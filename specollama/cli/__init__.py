@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from specollama import __version__
-from specollama.cli import bench, chat, demo, doctor, embedded, native, options, output, pairs, run, serve
+from specollama.cli import bench, chat, demo, doctor, embedded, native, options, output, pairs, run, serve, tune
 from specollama.errors import SpecollamaError, UsageError
 
 app = typer.Typer(
@@ -21,10 +21,11 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("chat")(chat.chat)
-app.command("pairs")(pairs.pairs)
+app.add_typer(pairs.app, name="pairs")
 app.command("serve")(serve.serve)
 app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
+app.command("tune")(tune.tune)
 app.command("native")(native.native)
 app.command("demo")(demo.demo)
 app.add_typer(embedded.app, name="embedded")

@@ -31,9 +31,9 @@ def known_faults(version: tuple[int, ...], development: bool = False) -> tuple[s
 def server_advice(server: ServerFinding) -> Iterator[Advice]:
     """About a server alone."""
     if server.fault:
-        start = "start it" if server.local else "start Ollama there, and let it listen on that address (OLLAMA_HOST)"
-        command = ("ollama serve",) if server.local else ()
-        yield Advice(server.fault, server.url, f"{start}, or correct {server.source}", True, lines=command)
+        start = "start it (`ollama serve`)" if server.local else "start Ollama there, listening on that address"
+        correct = "set OLLAMA_HOST" if server.source == "default" else f"correct {server.source}"
+        yield Advice(server.fault.split("; is Ollama")[0], server.url, f"{start}, or {correct}", prevents=True)
     for model in server.loaded:
         if model.on_gpu is not None and 0 < model.on_gpu < 1:
             share = f"{model.on_gpu:.0%} of {model.name} is on the GPU, the rest is computed by the CPU"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -25,7 +25,7 @@ from specollama.errors import EndpointError, ModelMissing, RunError, SpecollamaE
 from specollama.local_route import LocalRoute, target_file
 from specollama.pairs import DEFAULT_LANES, Pair
 from specollama.speedup import Acceptance, always, counted
-from specollama.survey import requests_of
+from specollama.survey import requests_of, survey
 from specollama.types import Route
 from specollama.wire import Message
 
@@ -68,6 +68,46 @@ async def examine(
             return found
         found = replace(found, target_server=await look(pair.target_server, settings.target.endpoint))
     return await _with_routes(found, settings, environ, target, measure=measure, note=note)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What was found, and the costs of passes by model: before, and now."""
+
+    found: PairFindings
+    costs: Mapping[str, tuple[Mapping[int, float], Mapping[int, float]]]
+
+
+async def tune_pair(settings: PairSettings, environ: Mapping[str, str], note: Note) -> Tuned:
+    """Measure everything anew, and keep it for the replies to come."""
+    note("timing passes")
+    target = settings.target.model if isinstance(settings.target, ModelRef) else None
+    timed = await _costs_anew(settings, environ) if target is None or _opens(settings, environ, None) else {}
+    found = await examine(settings, environ, measure=True, note=note)
+    if isinstance(found.lanes, LanesFinding):
+        note("timing rounds")
+        await survey(settings, environ, measure=True)  # what the route auto goes by
+    return Tuned(found, timed)
+
+
+async def _costs_anew(
+    settings: PairSettings, environ: Mapping[str, str]
+) -> dict[str, tuple[Mapping[int, float], Mapping[int, float]]]:
+    """What passes of the pair's models cost in process, before and now; empty where they can't be opened."""
+    route = LocalRoute(environ)
+    try:
+        opened = await route.pair(replace(settings, route=Route.AUTO), settings.options)
+        if isinstance(opened, str):
+            return {}
+        models = (opened.target, *opened.drafts)
+        before = [model.costs.passes for model in models]
+        await opened.measure_anew()
+        names = [str(settings.target), *(model.name for model in opened.drafts)]
+        return {name: (old, model.costs.passes) for name, old, model in zip(names, before, models, strict=True)}
+    except RunError:
+        return {}
+    finally:
+        await route.close()
 
 
 async def _of_files(

@@ -38,10 +38,8 @@ def pair_lines(found: PairFindings) -> Iterator[tuple[str, str]]:
         yield "server", _lanes(found.lanes)
         rows = ", ".join(f"{count}: {_milliseconds(took)}" for count, took in found.lanes.rows.items())
         yield "rows", f"1: {_milliseconds(found.lanes.step)}, {rows}"
-        drafted = (
-            f"{_milliseconds(found.lanes.draft_step)} a token, {_milliseconds(found.lanes.draft_overhead)} a request"
-        )
-        yield "drafting", drafted
+        step, request = _milliseconds(found.lanes.draft_step), _milliseconds(found.lanes.draft_overhead)
+        yield "drafting", f"{step} a token, {request} a request"
     if not isinstance(found.local, str):
         passes = ", ".join(f"{size}: {_milliseconds(took)}" for size, took in sorted(found.local.passes.items()))
         step = f"; draft {_milliseconds(found.local.draft_step)} a token" if found.local.draft_step else ""
@@ -73,11 +71,9 @@ def _route(route: RouteFinding) -> str:
 
 
 def _best(best: RouteFinding) -> str:
-    return (
-        f"{best.route}"
-        if not best.lookahead
-        else f"{best.route}, expected {best.speedup:.2f}x: `specollama bench` measures it"
-    )
+    if not best.lookahead:
+        return str(best.route)
+    return f"{best.route}, expected {best.speedup:.2f}x: `specollama bench` measures it"
 
 
 def _milliseconds(seconds: float) -> str:
