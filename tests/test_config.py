@@ -149,8 +149,8 @@ PAIR_KEYS = (
             'lookahead = "4"',
             f'pairs.one.lookahead = "4": {LENGTHS}',
         ),
-        ('route = "fast"', 'pairs.one.route = "fast": must be one of auto, local, lanes, greedy, plain'),
-        ("route = 1", "pairs.one.route = 1: must be one of auto, local, lanes, greedy, plain"),
+        ('route = "fast"', 'pairs.one.route = "fast": must be one of auto, local, lanes, greedy, native, plain'),
+        ("route = 1", "pairs.one.route = 1: must be one of auto, local, lanes, greedy, native, plain"),
         ('rule = "greedy"', 'pairs.one.rule = "greedy": must be one of auto, rejection, match'),
         ("lanes = 0", "pairs.one.lanes = 0: must be a whole number, 1 or more"),
         (
