@@ -77,13 +77,14 @@ def set_up(
     if not drafts:
         raise UnsupportedPair("a native server needs a draft model: prompt lookup alone has none")
     draft = drafts[0]
-    fixed = settings.lookahead if isinstance(settings.lookahead, int) and settings.lookahead > 0 else N_MAX
+    lengths = settings.lookahead if isinstance(settings.lookahead, tuple) else (settings.lookahead,)
+    longest = max((length for length in lengths if isinstance(length, int)), default=0)
     return Setup(
         target.model,
         _here(target.model, environ),
         draft.path if isinstance(draft, FileRef) else _here(draft.model, environ),
         settings.native.url,
-        n_max or fixed,
+        n_max or longest or N_MAX,
         P_MIN if p_min is None else p_min,
     )
 

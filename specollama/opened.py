@@ -33,6 +33,7 @@ _CONTEXT = 4096  # tokens, where nobody says: Ollama's own default
 _SAMPLE = "The ship left the harbour at dawn, and the keeper of the light wrote its name into the log, as every day."
 _DRAFTING = (1,)  # tokens in a pass of a draft model
 _DRAFTING_REPEATS = 8
+_REQUANTIZED = "-requantized"  # in the keys of quicker copies
 
 
 @dataclass(slots=True)
@@ -45,6 +46,11 @@ class Opened:
     key: str
     costs: costs.ModelCosts
     same: bool = True
+
+    @property
+    def of_file(self) -> str:
+        """The key of the file itself, where this is its quicker copy."""
+        return self.key.removesuffix(_REQUANTIZED)
 
     def close(self) -> None:
         self.model.close()
@@ -96,10 +102,13 @@ class OpenedPair:
         self.kept = await worker.do(lambda stopped: self._measured())
 
     def _measured(self) -> costs.Kept:
-        for opened in (self.target, *self.drafts):
-            opened.costs = costs.measure(opened.model, list(opened.vocabulary.encode(_SAMPLE)))
+        for opened, sizes, repeats in (
+            (self.target, costs.SIZES, costs.REPEATS),
+            *((draft, _DRAFTING, _DRAFTING_REPEATS) for draft in self.drafts),
+        ):
+            opened.costs = costs.measure(opened.model, list(opened.vocabulary.encode(_SAMPLE)), sizes, repeats)
         models = {opened.key: opened.costs for opened in (self.target, *self.drafts)}
-        return costs.Kept(models=models, drafters=self.kept.drafters)
+        return self.kept.model_copy(update={"models": {**self.kept.models, **models}})
 
     def speculation(
         self,
@@ -273,7 +282,7 @@ class _Opening:
 
     def _keys(self, path: Path) -> tuple[str, str]:
         key = costs.model_key(path, self.options)
-        return key, f"{key}-requantized"
+        return key, f"{key}{_REQUANTIZED}"
 
     def _quicker(self, key: str, copied: str) -> bool:
         if key not in self.measured or copied not in self.measured:

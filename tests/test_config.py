@@ -116,7 +116,7 @@ def test_a_pair_without_a_draft_is_plain(tmp_path: Path) -> None:
 
 LENGTHS = 'must be "auto", a whole number from 0, or a list of such from 1, round by round'
 PAIR_KEYS = (
-    "batch_threads, draft, draft_ahead, intercept, keep_alive, kv_type, lanes, lookahead, options, requantize, "
+    "batch_threads, draft, draft_ahead, intercept, keep_alive, kv_type, lanes, lookahead, native, options, requantize, "
     "route, rule, target"
 )
 

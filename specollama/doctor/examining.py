@@ -199,10 +199,12 @@ async def local_finding(
         return opened, None
     try:
         draft = opened.drafts[0] if opened.drafts else None
-        passes, step = opened.target.costs.passes, draft.costs.passes[1] if draft else None
+        step = draft.costs.passes[1] if draft else None
+        whole = opened.kept.models.get(draft.of_file) if draft else None
         known = [fared for key, fared in opened.kept.drafters.items() if draft and key.endswith(f" {draft.name}")]
         seen = max(known, key=lambda fared: sum(fared.trials), default=None)
-        return LocalFinding(str(settings.target), passes, step), counted(seen.hits, seen.trials) if seen else None
+        found = LocalFinding(str(settings.target), opened.target.costs.passes, step, whole.passes[1] if whole else step)
+        return found, counted(seen.hits, seen.trials) if seen else None
     finally:
         await route.close()
 

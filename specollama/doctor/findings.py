@@ -63,11 +63,16 @@ class LanesFinding:
 
 @dataclass(frozen=True, slots=True)
 class LocalFinding:
-    """What the models cost in process. `passes`: of the target, by tokens."""
+    """What the models cost in process. `passes`: of the target, by tokens.
+
+    `draft_step`: a token of the draft model as it is opened, which may be a quicker copy; `file_step`: of the file
+    itself, which an engine of its own would take.
+    """
 
     target: str
     passes: Mapping[int, float]
     draft_step: float | None
+    file_step: float | None
 
 
 @dataclass(frozen=True, slots=True)

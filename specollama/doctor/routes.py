@@ -41,9 +41,9 @@ def _local(acceptance: Acceptance, local: LocalFinding | str) -> RouteFinding:
 def _native(acceptance: Acceptance, local: LocalFinding | str, native: NativeFinding | None) -> RouteFinding:
     if native is None or native.obstacle:
         return RouteFinding(Route.NATIVE, None, native.obstacle if native else "not looked at")
-    if isinstance(local, str) or local.draft_step is None:
+    if isinstance(local, str) or local.file_step is None:
         return RouteFinding(Route.NATIVE, None, "what passes cost isn't known here: measure it with `specollama bench`")
-    gained = speedup(CostCurve(dict(local.passes)), local.draft_step, acceptance, N_MAX, P_MIN)
+    gained = speedup(CostCurve(dict(local.passes)), local.file_step, acceptance, N_MAX, P_MIN)
     return RouteFinding(Route.NATIVE, gained, "", N_MAX, P_MIN)
 
 

@@ -178,7 +178,7 @@ def test_the_known_faults_of_versions(version: tuple[int, ...], told: int) -> No
 
 # What each route is expected to bring
 
-LOCAL = LocalFinding("big", {1: 0.075, 2: 0.102, 4: 0.134, 8: 0.169, 16: 0.246}, 0.019)
+LOCAL = LocalFinding("big", {1: 0.075, 2: 0.102, 4: 0.134, 8: 0.169, 16: 0.246}, 0.019, 0.019)
 
 
 def expected(**given: Any) -> dict[Route, RouteFinding]:
