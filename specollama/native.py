@@ -7,8 +7,10 @@ drafts is set for the whole server, so that it is one for a single target.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
+import signal
 import subprocess
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
@@ -38,6 +40,7 @@ _LAST = 200  # lines of its log that are kept
 _HEADROOM = 512 * 2**20  # bytes for the caches and the rest
 _COUNTS = re.compile(r"draft acceptance\s*=.*?(\d+) accepted\s*/\s*(\d+) generated")
 _FAULT = re.compile(r"level=ERROR|\berror\b|failed|must match", re.IGNORECASE)
+_SAID = re.compile(r'msg="((?:[^"\\]|\\.)*)"')
 _PROMPT = "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20"
 _TOKENS = 48
 
@@ -142,7 +145,7 @@ def free_memory() -> int:
 
 def executable(given: Path | None) -> Path:
     """The `ollama` to start. Raises RunError where there is none."""
-    found = shutil.which(str(given) if given else "ollama")
+    found = shutil.which(str(given.absolute() if given.exists() else given) if given else "ollama")
     if found is None:
         raise RunError(f"{given or 'ollama'}: no such program; install Ollama, or name it with --ollama FILE")
     return Path(found)
@@ -189,7 +192,9 @@ class NativeServer:
     @property
     def last_fault(self) -> str:
         """What its log says went wrong last; "" where it says nothing of the kind."""
-        return next((line.strip() for line in reversed(self._log) if _FAULT.search(line)), "")
+        line = next((line.strip() for line in reversed(self._log) if _FAULT.search(line)), "")
+        said = _SAID.search(line)
+        return said[1] if said else line
 
     async def answering(self, server: OllamaServer) -> str:
         """Wait until it answers; its version. Raises RunError when it ends or doesn't answer in time."""
@@ -224,23 +229,39 @@ async def running(setup: Setup, program: Path, environ: Mapping[str, str]) -> As
         yield server
     finally:
         await _end(process)
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(reading, _STOP)  # to the end of the log, which its engines write to as well
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Ask it to end, and its engines with it; what doesn't is ended."""
-    with suppress(psutil.NoSuchProcess):
-        family = psutil.Process(process.pid).children(recursive=True)
+    """Ask it to end; its engines, and what of it doesn't end, are ended."""
+    engines = _below(process.pid)
+    with suppress(ProcessLookupError):
         process.terminate()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), _STOP)
-        for child in family:
-            with suppress(psutil.NoSuchProcess):
-                child.kill()
+    with suppress(TimeoutError):
+        await asyncio.wait_for(exited(process), _STOP)
+    if hasattr(os, "killpg"):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)  # its session's, also where it has ended before them
+    for engine in engines:
+        with suppress(psutil.NoSuchProcess):
+            engine.kill()
     with suppress(ProcessLookupError):
         process.kill()
     await process.wait()
+
+
+async def exited(process: asyncio.subprocess.Process) -> None:
+    """Wait until it has ended. Its own `wait` waits for whoever holds its log open as well: its engines."""
+    while process.returncode is None:  # noqa: ASYNC110  (nothing tells)
+        await asyncio.sleep(0.05)
+
+
+def _below(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
 
 
 @dataclass(frozen=True, slots=True)

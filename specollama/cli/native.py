@@ -107,7 +107,7 @@ async def _serve(setup: Setup, program: Path, settings: PairSettings, teller: _T
         shown = await engine.prove(server, at)
         teller.tell("ready", _ready(setup, server, shown, plain), **_figures(server, shown, plain))
         try:
-            await server.process.wait()
+            await engine.exited(server.process)
         finally:
             teller.tell("stopped", _tally(server), replies=server.replies, **_counts(server))
         raise RunError(server.ended())

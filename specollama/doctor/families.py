@@ -23,7 +23,7 @@ class Family:
 
 FAMILIES = (
     Family(("qwen2.5-coder",), "qwen2.5-coder:0.5b", 0.5),
-    Family(("qwen2.5", "qwen2", "qwq"), "qwen2.5:0.5b", 0.5),
+    Family(("qwen2.5",), "qwen2.5:0.5b", 0.5),
     Family(("qwen3",), "qwen3:0.6b", 0.6),
     Family(("llama3.1", "llama3.2", "llama3.3"), "llama3.2:1b", 1.2),
     Family(("llama3",), "llama3.2:1b", 1.2, same=False),
