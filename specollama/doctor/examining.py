@@ -67,7 +67,7 @@ async def examine(
         if found.faults:
             return found
         found = replace(found, target_server=await look(pair.target_server, settings.target.endpoint))
-    return await _with_routes(found, settings, environ, target, measure=measure, note=note)
+        return await _with_routes(found, settings, environ, target, measure=measure, note=note)
 
 
 @dataclass(frozen=True, slots=True)

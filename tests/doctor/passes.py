@@ -95,6 +95,7 @@ class PassingOllama:
     models: tuple[str, ...] = ("target", "draft")
     version: str = "0.33.0"
     show: Mapping[str, Any] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
     engines: dict[str, Engine] = field(default_factory=dict)
     loaded: list[str] = field(default_factory=list)
 
@@ -128,7 +129,8 @@ class PassingOllama:
         return 200, await self._generated(name, body)
 
     def _listed(self, name: str) -> dict[str, Any]:
-        return {"name": f"{name}:latest", "digest": f"{len(name):064x}", "size": 1000}
+        digest = self.digests.get(name, f"{len(name):064x}")
+        return {"name": f"{name}:latest", "digest": digest, "size": 1000}
 
     def _load(self, name: str) -> None:
         others = [] if self.evicting else [each for each in self.loaded if each != name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +196,16 @@ def test_a_real_pair_is_diagnosed(call: Call, embedded_url: str) -> None:
     assert found["context_lengths"] == [1024, 1024]
     assert set(found["lanes"]["rows"]) == {"2", "4", "8"}
     assert found["target_server"]["version"] == "0.33.0"
+
+
+def test_a_served_pair_that_is_in_the_store_is_weighed_in_process_as_well(call: Call, store: Path) -> None:
+    manifests = store / "manifests" / "registry.ollama.ai" / "library"
+    digests = {name: sha256((manifests / name / "latest").read_bytes()).hexdigest() for name in ("target", "draft")}
+    with serving(PassingOllama(digests=digests)) as url:
+        code, found = diagnosed(call, config(url))
+    assert code == 0
+    assert set(found["local"]["passes"]) >= {"1", "2", "8"}
+    by_route = {each["route"]: each for each in found["routes"]}
+    assert by_route["local"]["speedup"] >= 1
+    assert by_route["native"]["speedup"] > 0
+    assert found["native"] == {"url": NOWHERE, "running": False, "obstacle": ""}
