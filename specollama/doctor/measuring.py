@@ -37,6 +37,7 @@ async def measure_lanes(target: Requests, target_model: Model, draft: Requests, 
         for requests, model in ((target, target_model), (draft, draft_model)):
             await model.server.generate(requests.load_only())
         draft_step, draft_overhead = await _drafting(draft, draft_model)
+        await target_model.server.generate(target.raw("".join(_WORDS), num_predict=2, seed=0))  # all of it into memory
         alone = await target_model.server.generate(target.raw("".join(_WORDS[:20]), num_predict=12, seed=0))
         keeps = await _keeps(target, target_model)
         rows, slots, reading = await _rounds(target, target_model)
