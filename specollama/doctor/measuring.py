@@ -14,9 +14,9 @@ from specollama.errors import EndpointError
 
 COUNTS = (2, 4, 8)
 LIMIT = 120.0  # seconds
-_TIMES = 3  # replies that are timed; the fastest counts: what else the machine does only adds to it
-_ROUNDS = 3  # of rows, likewise
-_REPEATS = 4  # of rows with texts of their own, likewise
+_TIMES = 2  # replies that are timed; the fastest counts: what else the machine does only adds to it
+_ROUNDS = 2  # of rows, likewise
+_REPEATS = 3  # of rows with texts of their own, likewise
 _ACCEPTED = 0.7  # of a round's rows, before the next begins: as of a fair draft
 _SHARED = 1.45  # rows over one row that reads as much, from which they don't share a pass
 _READ_AGAIN = 0.5  # of the first time, that reading a prompt again takes where it wasn't kept
