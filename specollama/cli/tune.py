@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json as json_module
 import os
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Annotated
 
@@ -13,7 +12,6 @@ import typer
 
 from specollama.cli import options, output
 from specollama.cli.doctor import telling
-from specollama.config import PairSettings
 from specollama.doctor import config_file
 from specollama.doctor.advice import advise
 from specollama.doctor.examining import Tuned, tune_pair
@@ -36,7 +34,7 @@ def tune(
     if known.file is None or settings.name is None:
         raise ConfigError("there is no configuration file to write to")
     with telling() as note:
-        tuned = asyncio.run(_tuned(settings, note))
+        tuned = asyncio.run(tune_pair(settings, os.environ, note))
     faults = [f"{each.what}: {each.do}" for each in advise(tuned.found) if each.prevents]
     if faults:
         raise RunError(faults[0])
@@ -49,10 +47,6 @@ def tune(
         print(json_module.dumps({"changed": [asdict(change) for change in wanted], "tuned": asdict(tuned)}))
         return
     _show(tuned, wanted, f"{known.file}: pairs.{settings.name}", dry_run=dry_run)
-
-
-async def _tuned(settings: PairSettings, note: Callable[[str], None]) -> Tuned:
-    return await tune_pair(settings, os.environ, note)
 
 
 def _show(tuned: Tuned, wanted: list[Change], where: str, *, dry_run: bool) -> None:
