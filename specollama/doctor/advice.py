@@ -61,7 +61,15 @@ def _models(found: PairFindings) -> Iterator[Advice]:
 def _faults(found: PairFindings) -> Iterator[Advice]:
     where = found.target_server.url if found.target_server else found.name
     for fault in found.faults:
-        yield Advice(fault, where, "take another target, or leave it plain", prevents=True)
+        yield Advice(fault, where, _instead(fault, found), prevents=True)
+
+
+def _instead(fault: str, found: PairFindings) -> str:
+    if found.target_server is None:
+        return "correct the pair's path, or the file"
+    if fault == found.thinking:  # from outside it can't be told apart; its own engine needn't
+        return "let its own engine draft (`specollama native`), take another target, or leave it plain"
+    return "take another target, or leave it plain"
 
 
 def _tokenizer(found: PairFindings) -> Iterator[Advice]:

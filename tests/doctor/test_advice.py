@@ -88,6 +88,13 @@ def test_a_model_that_is_missing_is_to_be_pulled_on_its_own_server() -> None:
 def test_what_no_request_can_speculate_prevents_it() -> None:
     [only] = found(faults=("big is a cloud model",))
     assert (only.what, only.prevents) == ("big is a cloud model", True)
+    assert only.do == "take another target, or leave it plain"
+    [thinking] = found(
+        faults=("it marks its thinking with control tokens",), thinking="it marks its thinking with control tokens"
+    )
+    assert "`specollama native`" in thinking.do
+    [gone] = found(faults=("big.gguf: No such file or directory",), target_server=None, draft_server=None)
+    assert gone.do == "correct the pair's path, or the file"
 
 
 @pytest.mark.parametrize(
