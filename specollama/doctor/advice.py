@@ -77,7 +77,7 @@ def _tokenizer(found: PairFindings) -> Iterator[Advice]:
     if found.tokenizers.startswith("different"):
         words = "take a draft of the target's own family: drafts of another vocabulary are put into the target's tokens"
         yield Advice(f"tokenizers: {found.tokenizers}", where, words, lines=("specollama pairs suggest",))
-    if found.delimiters.startswith("not"):
+    if found.delimiters.startswith("not ones"):
         words = "take a draft that knows the target's chat: what it drafts at a turn's end is rejected"
         yield Advice(f"delimiters: {found.delimiters}", where, words)
 

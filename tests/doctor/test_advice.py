@@ -133,6 +133,7 @@ def test_other_tokenizers_and_shorter_contexts() -> None:
     assert found(context_lengths=(2048, 8192)) == []
     [marks] = found(delimiters="not ones of the draft's: <|im_end|>")
     assert "<|im_end|>" in marks.what
+    assert found(delimiters="not known", tokenizers="not known") == []
 
 
 def test_a_model_that_is_half_on_the_gpu() -> None:
