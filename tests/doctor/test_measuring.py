@@ -35,23 +35,18 @@ async def measured(url: str, target: str = "target") -> LanesFinding:
 
 
 @pytest.mark.parametrize(
-    ("made", "slots", "unified"),
-    [
-        (PassingOllama(), 7, True),  # the first of eight begins a pass alone
-        (PassingOllama(unified=False), 7, False),
-        (PassingOllama(slots=4), 4, True),
-        (PassingOllama(slots=1), 1, None),
-    ],
+    ("made", "unified"),
+    [(PassingOllama(), True), (PassingOllama(unified=False), False), (PassingOllama(slots=1), None)],
 )
 async def test_slots_and_whether_they_share_passes_are_seen_by_the_time(
-    made: PassingOllama, slots: int, unified: bool | None
+    made: PassingOllama, unified: bool | None
 ) -> None:
     with serving(made) as url:
         found = await measured(url)
-    assert slots <= found.slots <= made.slots
+    assert made.slots / 2 < found.slots <= made.slots, "the first of them begin a pass alone"
     assert found.unified is unified
     assert found.step > 0.9 * PASS
-    assert found.rows[2] >= 1.9 * PASS, "the first one alone"
+    assert min(found.rows.values()) > 0.9 * PASS
     assert found.resident
     assert found.logprobs
     assert not found.itself
@@ -83,10 +78,6 @@ async def test_a_real_engine_is_found_as_it_was_set_up(models: dict[str, Path], 
     """Another program's work may look like a pass: what is found in one of three looks is enough."""
     with real(models, Settings(num_ctx=256, parallel=parallel, unified=unified)) as url:
         await _found_as(url, parallel, None if parallel == 1 else unified)
-
-
-async def test_a_real_engine_with_one_cache_is_found_as_that(embedded_url: str) -> None:
-    await _found_as(embedded_url, 8, True)
 
 
 async def _found_as(url: str, slots: int, unified: bool | None) -> None:
@@ -188,9 +179,13 @@ def test_without_pairs_the_server_is_looked_at(call: Call, monkeypatch: pytest.M
     assert (down.code, len(down.out.splitlines())) == (1, 1)
 
 
-def test_a_real_pair_is_diagnosed(call: Call, embedded_url: str) -> None:
+def test_a_real_pair_with_one_cache_is_diagnosed(call: Call, embedded_url: str) -> None:
     code, found = diagnosed(call, config(embedded_url))
+    if not found["lanes"]["unified"]:  # another program's work may look like a pass
+        code, found = diagnosed(call, config(embedded_url))
     assert code == 0
+    assert found["lanes"]["unified"] is True
+    assert 1 < found["lanes"]["slots"] <= 8
     assert (found["tokenizers"], found["templates"], found["delimiters"]) == ("same", "same", "fit")
     assert found["thinking"] == "doesn't think"
     assert found["context_lengths"] == [1024, 1024]
