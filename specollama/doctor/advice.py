@@ -111,7 +111,8 @@ def _lanes(found: PairFindings) -> Iterator[Advice]:
     if not lanes.keeps:
         words = "prompts are read again by each request: rows cost a prompt each"
         yield Advice(words, server.url, "see that nothing else uses the model meanwhile; else leave the route lanes")
-    if environment := _better_lanes(lanes, server):
+    other = found.best.route not in (Route.PLAIN, Route.LANES) and _gains(found.best)
+    if (environment := _better_lanes(lanes, server)) and not other:
         slots = "works on one request at a time" if lanes.slots < 2 else f"works on {lanes.slots} requests at once"
         cache = "" if lanes.unified is None else ", its slots with a cache each" if not lanes.unified else ""
         do = "for the route lanes, which gains where 20 tokens in a pass cost little (a GPU, a large target)"

@@ -113,6 +113,12 @@ def test_the_variables_of_the_service(changes: dict[str, Any], environment: dict
     assert not only.prevents
 
 
+def test_where_another_route_gains_nothing_is_to_be_set_for_lanes() -> None:
+    slow = replace(LANES, slots=1, unified=None)
+    assert found(lanes=slow, routes=(RouteFinding(Route.LOCAL, 1.4, lookahead=6),)) == []
+    assert found(lanes=slow, routes=(RouteFinding(Route.LANES, 1.1, lookahead=2),)) != []
+
+
 def test_an_older_engine_has_no_switch_for_its_cache() -> None:
     old = replace(SERVER, version="0.20.0", engine="Go runner")
     [only] = found(target_server=old, draft_server=old, lanes=replace(LANES, slots=1, unified=None))
