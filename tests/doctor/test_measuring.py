@@ -204,3 +204,12 @@ def test_a_served_pair_that_is_in_the_store_is_weighed_in_process_as_well(call: 
     assert by_route["local"]["speedup"] >= 1
     assert by_route["native"]["speedup"] > 0
     assert found["native"] == {"url": NOWHERE, "running": False, "obstacle": ""}
+
+
+def test_the_bench_takes_no_plain_replies_for_the_engines_own(call: Call) -> None:
+    with serving(PassingOllama()) as url:
+        Path("specollama.toml").write_text(config(url))
+        shown = call("bench", "p", "--routes", "plain,native", "--limit", "1", "--repeat", "1")
+    assert (shown.code, shown.out) == (1, "")
+    assert shown.err.startswith(f"error: can't reach {NOWHERE} (from ")
+    assert shown.err.endswith("; start it with `specollama native p`\n")
