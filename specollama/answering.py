@@ -163,6 +163,6 @@ class Answer:
 
 def _taken(lanes: Lanes, route: Route) -> AbstractContextManager[None]:
     """What a reply takes of the target's server while it runs."""
-    if route in (Route.LOCAL, Route.SCORING):
+    if route in (Route.LOCAL, Route.SCORING, Route.NATIVE):
         return nullcontext()
     return lanes.speculated() if route is Route.LANES else lanes.plain()

@@ -112,7 +112,7 @@ Ask = Conversation | Completion
 
 def why_plain(settings: PairSettings, target: Model, ask: Ask) -> str | None:
     """Why the reply can't be, or is not to be, speculated; None when it can."""
-    return why_off(settings) or request_obstacle(ask) or _raw_obstacle(ask, target) or _model_obstacle(target)
+    return why_off(settings) or request_obstacle(ask) or _raw_obstacle(ask, target) or model_obstacle(target)
 
 
 def why_off(settings: PairSettings) -> str | None:
@@ -136,7 +136,8 @@ def _raw_obstacle(ask: Ask, target: Model) -> str | None:
     return f"a raw prompt for {target.name}, which is a thinking model" if ask.raw and target.thinks else None
 
 
-def _model_obstacle(target: Model) -> str | None:
+def model_obstacle(target: Model) -> str | None:
+    """Why no request to a model can be speculated from outside; None when one can."""
     if target.remote:
         return f"{target.name} is a cloud model"
     if target.show.details.format == "safetensors":

@@ -33,6 +33,8 @@ from specollama.types import Api, Route, Rule
 
 LOCAL_NAME = "specollama.toml"
 FLAGS = Place()
+NATIVE = Endpoint(url="http://127.0.0.1:11436", source="default")
+"""Where `specollama native` serves, unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ class PairSettings:
     batch_threads: int | None = None  # for reading with models opened in process; None: as num_thread
     draft_ahead: bool | None = None  # draft while the target verifies; None: if their servers are different machines
     requantize: bool = True  # a draft model that is opened in process may be one's quicker copy
+    native: Endpoint = NATIVE  # a server whose engine drafts by itself, for the route of that name
     options: Mapping[str, Any] = field(default_factory=dict)  # Ollama's, sent with every request
 
     @property
@@ -213,7 +216,8 @@ class Config:
         if isinstance(target, Lookup):
             place.at("target").refuse("lookup is a drafter, not a model", str(target))
         drafts = tuple(self._draft(draft, place.at("draft"), environ) for draft in table.draft)
-        return PairSettings(name=name, target=target, drafts=drafts).tuned(table).checked(place)
+        native = self._server(table.native, place.at("native")) if table.native else NATIVE
+        return PairSettings(name=name, target=target, drafts=drafts, native=native).tuned(table).checked(place)
 
     def _draft(self, table: ModelTable, place: Place, environ: Mapping[str, str]) -> DraftRef:
         if table.api not in (None, Api.OLLAMA):
@@ -254,11 +258,18 @@ class Config:
             model, server = parse_model_at(text)
             if server is None:
                 return ModelRef(model, endpoint or resolve_host(environ))
-            if server in self.table.endpoints or self._resembles_endpoint(server):
-                return ModelRef(model, self._endpoint(server, place, text))
-            return ModelRef(model, Endpoint(url=server_url(server), source=str(place)))
+            return ModelRef(model, self._server(server, place, text))
         except ValueError as fault:
             place.refuse(str(fault), text)
+
+    def _server(self, server: str, place: Place, text: str = "") -> Endpoint:
+        """An endpoint by its name, or a server by its address. `text`: what is shown of it when it is wrong."""
+        if server in self.table.endpoints or self._resembles_endpoint(server):
+            return self._endpoint(server, place, text or server)
+        try:
+            return Endpoint(url=server_url(server), source=str(place))
+        except ValueError as fault:
+            place.refuse(str(fault), text or server)
 
     def _resembles_endpoint(self, server: str) -> bool:
         """A bare word is a host, unless it looks like a misspelt endpoint."""

@@ -23,8 +23,10 @@ from specollama.types import Route, Rule, SamplingOptions
 
 _CONTEXT = 4096  # tokens, where nobody says: Ollama's own default
 _SAMPLE = "The ship left the harbour at dawn, and the keeper of the light wrote its name into the log, as every day."
-_DRAFTING = (1,)  # tokens in a pass of a draft model
-_DRAFTING_REPEATS = 8
+_Timing = tuple[Sequence[int], int]  # tokens in the passes that are timed, and how often each is
+_OF_TARGET: _Timing = costs.SIZES, costs.REPEATS
+_OF_DRAFT: _Timing = (1,), 8
+_REQUANTIZED = "-requantized"  # in the keys of quicker copies
 
 
 @dataclass(slots=True)
@@ -36,7 +38,17 @@ class Opened:
     vocabulary: LlamaVocabulary
     key: str
     costs: costs.ModelCosts
+    timing: _Timing
     same: bool = True
+
+    @property
+    def of_file(self) -> str:
+        """The key of the file itself, where this is its quicker copy."""
+        return self.key.removesuffix(_REQUANTIZED)
+
+    def measure(self) -> None:
+        """Time it anew. Raises RunError when llama.cpp fails."""
+        self.costs = _measured(self.model, self.vocabulary, self.timing)
 
     def close(self) -> None:
         self.model.close()
@@ -154,7 +166,7 @@ class Opening:
 
     def target(self, path: Path) -> Opened:
         """Raises RunError when it can't be opened."""
-        return self._opened("", path, costs.model_key(path, self.options), costs.SIZES, costs.REPEATS)
+        return self._opened("", path, costs.model_key(path, self.options), _OF_TARGET)
 
     def draft(self, name: str, path: Path) -> Opened:
         """The model, or its quicker copy (backends.requantized). Raises RunError when it can't be opened."""
@@ -173,7 +185,7 @@ class Opening:
 
     def _keys(self, path: Path) -> tuple[str, str]:
         key = costs.model_key(path, self.options)
-        return key, f"{key}-requantized"
+        return key, f"{key}{_REQUANTIZED}"
 
     def _quicker(self, key: str, copied: str) -> bool:
         if key not in self.measured or copied not in self.measured:
@@ -197,15 +209,20 @@ class Opening:
         return other
 
     def _drafting(self, name: str, path: Path, key: str) -> Opened:
-        return self._opened(name, path, key, _DRAFTING, _DRAFTING_REPEATS)
+        return self._opened(name, path, key, _OF_DRAFT)
 
-    def _opened(self, name: str, path: Path, key: str, sizes: Sequence[int], repeats: int) -> Opened:
+    def _opened(self, name: str, path: Path, key: str, timing: _Timing) -> Opened:
         model = LlamaModel(path, self.options)
         try:
             vocabulary = LlamaVocabulary(path)
-            if key not in self.measured:
-                self.measured[key] = costs.measure(model, list(vocabulary.encode(_SAMPLE)), sizes, repeats)
+            known = self.measured.get(key)
+            if known is None or len(known.passes) < min(2, len(timing[0])):  # one size is no curve
+                self.measured[key] = _measured(model, vocabulary, timing)
         except RunError:
             model.close()
             raise
-        return Opened(name, model, vocabulary, key, self.measured[key])
+        return Opened(name, model, vocabulary, key, self.measured[key], timing)
+
+
+def _measured(model: LlamaModel, vocabulary: LlamaVocabulary, timing: _Timing) -> costs.ModelCosts:
+    return costs.measure(model, list(vocabulary.encode(_SAMPLE)), *timing)

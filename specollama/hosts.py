@@ -169,3 +169,11 @@ def _is_ip(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def local_port(url: str) -> int | None:
+    """The port of a server on this machine's loopback; None for any other server."""
+    _, _, rest = url.partition("://")
+    host, _, port = rest.partition("/")[0].rpartition(":")
+    here = host == "localhost" or (_is_ip(host.strip("[]")) and ip_address(host.strip("[]")).is_loopback)
+    return int(port) if here else None

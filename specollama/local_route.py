@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specollama.backends import store
-from specollama.backends.facts import Model, context_length, passed_on
+from specollama.backends.facts import Model, context_length
 from specollama.backends.ollama import OllamaDrafter, RetokenisedDrafter
-from specollama.backends.requests import Requests
 from specollama.backends.sources import ServedDrafter
 from specollama.backends.vocabulary import LlamaVocabulary, offloads_to_gpu
 from specollama.checks import Ask, request_obstacle, why_off
@@ -21,7 +20,7 @@ from specollama.engine.ahead import DraftAhead, OverlappedTarget
 from specollama.errors import EndpointError, MissingPackage, RunError, UnsupportedPair
 from specollama.events import thinking_apart
 from specollama.hosts import apart
-from specollama.plan import LocalPlan
+from specollama.plan import LocalPlan, requests_for
 from specollama.prompts import own_prompt
 from specollama.sampling import effective
 from specollama.stats import Event, Status
@@ -185,7 +184,7 @@ def served(
     model: Model, sampling: SamplingOptions, settings: PairSettings, vocabulary: LlamaVocabulary
 ) -> ServedDrafter:
     """A draft model on its own server, for a target that is opened here: it drafts by text."""
-    requests = Requests(model.name, sampling, passed_on(settings.options), settings.keep_alive)
+    requests = requests_for(model, sampling, settings.options, settings)
     ollama = OllamaDrafter(model.server, requests, rule=Rule.MATCH, seed=0, row_tokens=model.row_tokens)
     drafter = RetokenisedDrafter(ollama, vocabulary)
     elsewhere = apart(model.server.url, "http://localhost")

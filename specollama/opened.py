@@ -65,6 +65,17 @@ class OpenedPair:
     def encode(self, prompt: str) -> list[int]:
         return list(self.target.vocabulary.encode(prompt))
 
+    async def measure_anew(self) -> None:
+        """Time all models once more; what comes of it is kept at the end."""
+        await worker.do(lambda stopped: self._measure())
+        kept = self.drafting.kept
+        models = {opened.key: opened.costs for opened in (self.target, *self.drafts)}
+        self.drafting.kept = kept.model_copy(update={"models": {**kept.models, **models}})
+
+    def _measure(self) -> None:
+        for opened in (self.target, *self.drafts):
+            opened.measure()
+
     def speculation(
         self,
         prompt: str,

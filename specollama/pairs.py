@@ -40,6 +40,7 @@ from specollama.events import thinking_apart, unless_nothing_came, written
 from specollama.hosts import Endpoint
 from specollama.lanes import SharedLookahead
 from specollama.local_route import LocalRoute, speculated_here
+from specollama.native_route import NativePlan, NativeRoute
 from specollama.plan import (
     LocalPlan,
     Plan,
@@ -47,6 +48,7 @@ from specollama.plan import (
     detail,
     lookahead_of,
     patience,
+    requests_for,
     sides,
     unload,
 )
@@ -56,9 +58,9 @@ from specollama.scoring.route import ScoringPlan, ScoringRoute, scored
 from specollama.stats import Done, Event, Stats, Status, Text
 from specollama.types import Route, SamplingOptions
 
-__all__ = ["AnyPlan", "Ask", "Completion", "Conversation", "LocalPlan", "Pair", "Plan", "ScoringPlan"]
+__all__ = ["AnyPlan", "Ask", "Completion", "Conversation", "LocalPlan", "NativePlan", "Pair", "Plan", "ScoringPlan"]
 
-AnyPlan = Plan | LocalPlan | ScoringPlan
+AnyPlan = Plan | LocalPlan | NativePlan | ScoringPlan
 
 DEFAULT_LANES = 8  # concurrent rows, where the configuration doesn't say how many the target works on at once
 
@@ -84,7 +86,7 @@ class Pair:
     def __init__(self, settings: PairSettings, environ: Mapping[str, str]) -> None:
         self.settings = settings
         self._stack = AsyncExitStack()
-        self._local, self._scoring = LocalRoute(environ), ScoringRoute(environ)
+        self._local, self._native, self._scoring = LocalRoute(environ), NativeRoute(environ), ScoringRoute(environ)
         ollama = ollama_of(settings.target)
         self._target_server = _server(ollama, environ) if ollama else None
         self.draft_server = _server(settings.draft.endpoint, environ) if settings.draft else None
@@ -96,6 +98,7 @@ class Pair:
                 await self._stack.enter_async_context(server)
         self._stack.push_async_callback(self._local.close)
         self._stack.push_async_callback(self._scoring.close)
+        self._stack.push_async_callback(self._native.close)
         return self
 
     @property
@@ -157,6 +160,8 @@ class Pair:
         options = {**self.settings.options, **ask.options}
         if isinstance(self.settings.target, FileRef):
             return await self._local.plan_alone(self.settings, ask, options)
+        if self.settings.route is Route.NATIVE:
+            return await self._native.plan(self.settings, self._body(ask, options))
         if self._scoring.api(self.settings):
             return await self._scored(ask, options)
         try:
@@ -237,18 +242,22 @@ class Pair:
         be biased. `lanes`: how many the reply may use at the moment, where it isn't alone.
         """
         if not isinstance(plan, Plan):
-            here = speculated_here(plan, self.settings) if isinstance(plan, LocalPlan) else scored(plan, self.settings)
-            async with aclosing(here):
-                async for event_here in here:
-                    yield event_here
+            async with aclosing(self._other_events(plan)) as others:
+                async for event_of_other in others:
+                    yield event_of_other
             return
         async with aclosing(self._speculated(plan, lanes)) as events:
             async for event in unless_nothing_came(events):
                 yield event
 
+    def _other_events(self, plan: LocalPlan | NativePlan | ScoringPlan) -> AsyncGenerator[Event, None]:
+        if isinstance(plan, LocalPlan):
+            return speculated_here(plan, self.settings)
+        return plan.events() if isinstance(plan, NativePlan) else scored(plan, self.settings)
+
     def context(self, plan: AnyPlan, text: str) -> list[int] | None:
         """The tokens of the prompt and the reply, as /api/generate gives them; None where they aren't known exactly."""
-        if isinstance(plan, ScoringPlan):
+        if isinstance(plan, ScoringPlan | NativePlan):
             return None
         exact = plan.opened.target.vocabulary if isinstance(plan, LocalPlan) else plan.tokenizers.target
         return None if exact is None or plan.raw else list(exact.encode(plan.prompt + text))
@@ -291,7 +300,6 @@ class Pair:
             return (
                 f"the begin marker may come twice, which can't be told without a vocabulary: {tokenizers.why_not_exact}"
             )
-        passed, keep_alive = passed_on(options), self.settings.keep_alive
         plan = Plan(
             route=self.settings.route,
             rule=choose_rule(self.settings.rule, sampling, target, draft, tokenizers),
@@ -300,8 +308,8 @@ class Pair:
             raw=ask.raw,
             target=target,
             draft=draft,
-            target_requests=Requests(target.name, sampling, passed, keep_alive),
-            draft_requests=Requests(draft.name, sampling, passed, keep_alive),
+            target_requests=requests_for(target, sampling, options, self.settings),
+            draft_requests=requests_for(draft, sampling, options, self.settings),
             tokenizers=tokenizers,
             context_length=await context_length(target),
             lanes=self.settings.lanes or DEFAULT_LANES,

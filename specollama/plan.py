@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specollama.acceptance import position_seed
 from specollama.alignment import CountedCursor, ExactCursor
 from specollama.backends.base import Drafter, Target
-from specollama.backends.facts import Model
+from specollama.backends.facts import Model, passed_on
 from specollama.backends.ollama import (
     ContinuationTarget,
     LanesTarget,
@@ -82,6 +83,13 @@ class LocalPlan:
     notices: tuple[str, ...] = ()
     others: tuple[Model, ...] = ()  # draft models that their server runs
     route: Route = Route.LOCAL
+
+
+def requests_for(
+    model: Model, sampling: SamplingOptions, options: Mapping[str, Any], settings: PairSettings
+) -> Requests:
+    """What a model of the pair is asked in the course of a reply. `options`: Ollama's, of the pair and the request."""
+    return Requests(model.name, sampling, passed_on(options), settings.keep_alive)
 
 
 def patience(plan: Plan, settings: PairSettings) -> Patience | None:

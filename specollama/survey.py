@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from specollama.backends.facts import Model, describe, passed_on
+from specollama.backends.facts import Model, describe
 from specollama.backends.http import OllamaServer
 from specollama.backends.probe import Probe, cache_file, probe_pair, recall
 from specollama.backends.requests import Requests
@@ -17,6 +17,7 @@ from specollama.config import FileRef, ModelRef, PairSettings
 from specollama.errors import EndpointError, RunError, Unreachable
 from specollama.local_route import target_file
 from specollama.pairs import DEFAULT_LANES, Pair
+from specollama.plan import requests_for
 from specollama.sampling import effective
 from specollama.scoring.checks import most_rows, why_not_worth
 from specollama.scoring.route import ScoringRoute
@@ -83,25 +84,30 @@ async def survey(settings: PairSettings, environ: Mapping[str, str], *, measure:
         if known_target is None or known_draft is None:
             return _unusable(name, target, draft, target.fault or draft.fault)
         tokenizers = await pair.tokenizers(known_target, known_draft)
-        requests = _requests(settings, known_target, known_draft)
-        probe = recall(cache_file(requests[0], known_target, known_draft))
+        ours = requests_of(settings, known_target, known_target)
+        probe = recall(cache_file(ours, known_target, known_draft))
         if measure:
-            probe = await probe_pair(requests[0], known_target, requests[1], known_draft, patiently=True)
+            theirs = requests_of(settings, known_draft, known_target)
+            probe = await probe_pair(ours, known_target, theirs, known_draft, patiently=True)
         route, reason = _route(settings, known_target, tokenizers, probe, local)
         timed = probe if isinstance(probe, Probe) else None
-        said = "same" if tokenizers.same else tokenizers.why_not_exact
-        if tokenizers.difference:
-            said = f"different, drafts are put into the target's tokens: {tokenizers.difference}"
         return PairFinding(
             name,
             target,
             draft,
             slots=timed.slots if timed else None,
-            tokenizers=said,
+            tokenizers=said(tokenizers),
             route=route,
             reason=reason,
             measured=timed.model_dump() if timed else None,
         )
+
+
+def said(tokenizers: Tokenizers) -> str:
+    """How the tokenizers compare, in words."""
+    if tokenizers.difference:
+        return f"different, drafts are put into the target's tokens: {tokenizers.difference}"
+    return "same" if tokenizers.same else tokenizers.why_not_exact
 
 
 def _of_files(name: str, settings: PairSettings, target: FileRef) -> PairFinding:
@@ -188,13 +194,10 @@ async def _look(server: OllamaServer, model: str) -> tuple[ModelFinding, Model |
     return ModelFinding(model, server.url, True, True, version, known.engine), known
 
 
-def _requests(settings: PairSettings, target: Model, draft: Model) -> tuple[Requests, Requests]:
+def requests_of(settings: PairSettings, model: Model, target: Model) -> Requests:
+    """What a model of the pair is asked where no request says more; sampled as the target is."""
     sampling = effective(settings.options, target.parameters, target.defaults)
-    passed = passed_on(settings.options)
-    return (
-        Requests(target.name, sampling, passed, settings.keep_alive),
-        Requests(draft.name, sampling, passed, settings.keep_alive),
-    )
+    return requests_for(model, sampling, settings.options, settings)
 
 
 def _route(

@@ -211,6 +211,7 @@ class TuningTable(Table):
 class PairTable(TuningTable):
     target: ModelTable = Field(examples=['{ model = "qwen2.5-coder:32b" }'])
     draft: Annotated[list[ModelTable], WrapValidator(_draft)] = []
+    native: Annotated[str | None, _must("a server, as http://127.0.0.1:11436, or the name of an endpoint")] = None
     intercept: Annotated[bool, _must("true or false")] = True
 
 

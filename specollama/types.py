@@ -38,6 +38,7 @@ class Route(StrEnum):
     LANES = "lanes"
     SCORING = "scoring"
     GREEDY = "greedy"
+    NATIVE = "native"  # by the engine itself
     PLAIN = "plain"
 
 

@@ -114,9 +114,10 @@ def test_a_pair_without_a_draft_is_plain(tmp_path: Path) -> None:
     assert (pair.draft, pair.route) == (None, Route.PLAIN)
 
 
+ROUTES = "auto, local, lanes, scoring, greedy, native, plain"
 LENGTHS = 'must be "auto", a whole number from 0, or a list of such from 1, round by round'
 PAIR_KEYS = (
-    "batch_threads, draft, draft_ahead, intercept, keep_alive, kv_type, lanes, lookahead, options, requantize, "
+    "batch_threads, draft, draft_ahead, intercept, keep_alive, kv_type, lanes, lookahead, native, options, requantize, "
     "route, rule, target"
 )
 
@@ -149,8 +150,11 @@ PAIR_KEYS = (
             'lookahead = "4"',
             f'pairs.one.lookahead = "4": {LENGTHS}',
         ),
-        ('route = "fast"', 'pairs.one.route = "fast": must be one of auto, local, lanes, scoring, greedy, plain'),
-        ("route = 1", "pairs.one.route = 1: must be one of auto, local, lanes, scoring, greedy, plain"),
+        (
+            'route = "fast"',
+            'pairs.one.route = "fast": must be one of auto, local, lanes, scoring, greedy, native, plain',
+        ),
+        ("route = 1", "pairs.one.route = 1: must be one of auto, local, lanes, scoring, greedy, native, plain"),
         ('rule = "greedy"', 'pairs.one.rule = "greedy": must be one of auto, rejection, match'),
         ("lanes = 0", "pairs.one.lanes = 0: must be a whole number, 1 or more"),
         (

@@ -32,7 +32,7 @@ def test_each_command_of_the_readme_is_one_that_the_program_takes(words: list[st
     command, context = typer.main.get_command(app), None
     while isinstance(command, click.Group) or hasattr(command, "commands"):
         context = click.Context(command, parent=context)
-        name, *words = words
+        name, *words = getattr(command, "completed", list)(words)
         command = command.commands[name]  # type: ignore[union-attr]
     assert command.make_context(command.name, list(words), parent=context).params
 

@@ -24,6 +24,7 @@ from specollama.planner import BINS
 SIZES = (1, 8, 2, 4, 16, 3, 6, 12, 32)  # tokens in a pass, the most telling first
 REPEATS = 3
 _LIMIT = 1.0  # seconds a model
+_ALWAYS = 2  # sizes that are timed however long it takes: a curve has a slope
 _READ = 64  # tokens
 _BEFORE = 32  # tokens that are there already
 
@@ -110,14 +111,15 @@ def measure(
 
     Raises RunError when llama.cpp fails.
     """
-    began, passes = perf_counter(), dict[int, float]()
+    passes = dict[int, float]()
     room = min(_BEFORE + _READ, model.context_length)
     text = (text * (1 + room // len(text)))[:room]
     before = text[: room // 3]
     reading = _timed(lambda: model.rows(text, 1)) / room
+    began = perf_counter()  # now that the weights are in memory
     for size in (size for size in sizes if len(before) + size <= room):
         took = list[float]()
-        while len(took) < repeats and (not passes or perf_counter() - began < _LIMIT):
+        while len(took) < repeats and (len(passes) < _ALWAYS or perf_counter() - began < _LIMIT):
             model.rows(before, 1)
             took.append(_timed(partial(model.rows, text[: len(before) + size], size)))
         if took:

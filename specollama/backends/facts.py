@@ -22,7 +22,7 @@ from specollama.errors import EndpointError
 from specollama.types import SamplingOptions
 from specollama.wire import PASSED_ON_OPTIONS, ListedModel, ShowReply
 
-_DEVELOPMENT = (0, 0, 0)  # what a server built from source calls itself
+DEVELOPMENT = (0, 0, 0)  # what a server built from source calls itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Model:
         return drafted or bool(self.parameters.get("draft_num_predict"))
 
     def _before(self, *version: int) -> bool:
-        return self.version != _DEVELOPMENT and self.version < version
+        return self.version != DEVELOPMENT and self.version < version
 
 
 async def describe(server: OllamaServer, name: str) -> Model:

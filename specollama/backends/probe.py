@@ -78,22 +78,22 @@ class Probe(BaseModel):
 
 async def measure(target: Requests, target_model: Model, draft: Requests, draft_model: Model) -> Probe:
     """Time a pair whose models are loaded. Raises EndpointError when a server fails."""
-    round_trip, _ = await _timed(target_model.server.version())
+    round_trip, _ = await timed(target_model.server.version())
     alone = await target_model.server.generate(target.raw(_SAMPLE, num_predict=8, seed=0))
-    _, first = await _timed(_rows(target, target_model, _round(0)))  # each slot reads its prompt
-    rows, replies = await _timed(_rows(target, target_model, _round(ROWS)))
-    equal_rows, _ = await _timed(_rows(target, target_model, _round(ROWS)))
-    drafting, _ = await _timed(draft_model.server.generate(draft.raw(_SAMPLE, num_predict=ROWS - 1, seed=0)))
+    _, first = await timed(rows_at_once(target, target_model, _round(0)))  # each slot reads its prompt
+    rows, replies = await timed(rows_at_once(target, target_model, _round(ROWS)))
+    equal_rows, _ = await timed(rows_at_once(target, target_model, _round(ROWS)))
+    drafting, _ = await timed(draft_model.server.generate(draft.raw(_SAMPLE, num_predict=ROWS - 1, seed=0)))
     return Probe(
         round_trip=round_trip,
-        step=_step(alone),
-        reading=_reading(first),
+        step=step_of(alone),
+        reading=reading_of(first),
         rows=rows,
         equal_rows=equal_rows,
         draft=drafting,
         slots=slots_seen(replies),
         resident=await loaded(target_model) and await loaded(draft_model),
-        holes=_holes(alone),
+        holes=has_holes(alone),
         row_tokens=2 if all(reply.done_reason == "length" and not reply.response for reply in replies) else 1,
     )
 
@@ -105,30 +105,33 @@ def _round(begin: int) -> list[str]:
     return [accepted + "".join(drafted[:count]) for count in range(ROWS)]
 
 
-async def _timed(work: Awaitable[_T]) -> tuple[float, _T]:
+async def timed(work: Awaitable[_T]) -> tuple[float, _T]:
+    """Seconds that it took, and its result."""
     began = perf_counter()
     result = await work
     return perf_counter() - began, result
 
 
-async def _rows(requests: Requests, model: Model, prompts: Sequence[str]) -> list[GenerateReply]:
+async def rows_at_once(requests: Requests, model: Model, prompts: Sequence[str]) -> list[GenerateReply]:
+    """A token after each of the prompts, which go from the shortest to the longest; asked longest first."""
     longest_first = reversed(list(enumerate(prompts)))
     bodies = [requests.raw(prompt, num_predict=1, seed=position_seed(0, place)) for place, prompt in longest_first]
     return await in_order(partial(model.server.generate, body) for body in bodies)
 
 
-def _step(reply: GenerateReply) -> float:
+def step_of(reply: GenerateReply) -> float:
     """Seconds a token. The first of `eval_count` tokens came with the prompt."""
     return (reply.eval_duration or 0) / max(1, (reply.eval_count or 1) - 1) / 1e9
 
 
-def _reading(replies: Sequence[GenerateReply]) -> float:
+def reading_of(replies: Sequence[GenerateReply]) -> float:
     """Seconds a token of prompt, by the reply that had to read most."""
     slowest = max(replies, key=lambda reply: reply.prompt_eval_duration or 0)
     return (slowest.prompt_eval_duration or 0) / max(1, slowest.prompt_eval_count or 1) / 1e9
 
 
-def _holes(reply: GenerateReply) -> bool:
+def has_holes(reply: GenerateReply) -> bool:
+    """Whether tokens came without log-probabilities."""
     return "".join(entry.token for entry in reply.logprobs or ()) != reply.response
 
 

@@ -202,6 +202,16 @@ class LlamaVocabulary:
         """What each token prints, by id."""
         return self._shown
 
+    def texts(self) -> list[str]:
+        """Each token as the file writes it, control tokens included."""
+        get = self._llama.llama_vocab_get_text
+        return [get(self._vocab, token).decode("utf-8", "replace") for token in range(len(self._pieces))]
+
+    @property
+    def kind(self) -> int:
+        """llama.cpp's number for the kind of tokenizer."""
+        return int(self._llama.llama_vocab_type(self._vocab))
+
     def piece(self, token: int) -> bytes:
         """The bytes of a token, which may be a part of a character; none for control tokens."""
         return self._pieces[token]
@@ -218,6 +228,11 @@ class LlamaVocabulary:
     def ids(self) -> dict[str, int]:
         """The tokens by their text, of those whose text is theirs alone."""
         return {text: token for token, text in enumerate(self._shown) if text in self.distinct}
+
+    def markers(self, text: str) -> tuple[str, ...]:
+        """The control tokens in a text, as they are written there, each once."""
+        control = (token for token in self.encode(text) if self._llama.llama_vocab_is_control(self._vocab, token))
+        return tuple(dict.fromkeys(self._piece(token, special=True).decode("utf-8", "replace") for token in control))
 
     def _piece(self, token: int, *, special: bool = False) -> bytes:
         buffer = ctypes.create_string_buffer(_PIECE_LIMIT)

@@ -15,6 +15,7 @@ from specollama.backends.http import OllamaServer
 from specollama.backends.llama_server import LlamaServer
 from specollama.config import DraftRef, FileRef, Lookup, ModelRef, PairSettings
 from specollama.errors import BrokenReply, EndpointError, Refused, RunError, Unreachable, UsageError, one_line
+from specollama.native_route import started
 from specollama.pairs import Conversation, Pair
 from specollama.stats import Done, Event, Stats, Text
 from specollama.types import Origin, Route
@@ -54,6 +55,8 @@ async def open_sides(
     for route, pair in (await _open_pairs(settings, compared, environ, stack)).items():
         found.sides[str(route)] = pair
     await _describe(found, settings, environ)
+    if Route.NATIVE in compared:
+        await _describe_native(found, settings, environ)
     if against is not None:
         plain = found.sides[PLAIN]
         assert isinstance(plain, Pair)
@@ -97,6 +100,16 @@ async def _described(found: Sides, model: DraftRef, environ: Mapping[str, str]) 
     found.servers[at.url] = f"Ollama {version} ({known.engine})"
     quantisation = known.show.details.quantization_level
     return {"name": known.name, "url": at.url, "digest": known.digest, "quantisation": quantisation}
+
+
+async def _describe_native(found: Sides, settings: PairSettings, environ: Mapping[str, str]) -> None:
+    """Raises Unreachable where the native server isn't there: plain replies would be taken for its own."""
+    at = settings.native
+    async with OllamaServer(at.url, **at.reaching(environ)) as server:
+        try:
+            found.servers[at.url] = f"Ollama {await server.version()} (drafting by itself)"
+        except Unreachable as error:
+            raise Unreachable(started(str(error), settings.name), url=at.url) from error
 
 
 def _digest(file: Path) -> str:

@@ -13,8 +13,10 @@ from specollama.cli import (
     bench,
     chat,
     demo,
+    doctor,
     embedded,
     export,
+    native,
     options,
     output,
     pairs,
@@ -22,6 +24,7 @@ from specollama.cli import (
     review,
     run,
     serve,
+    tune,
 )
 from specollama.errors import SpecollamaError, UsageError
 
@@ -35,9 +38,12 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("chat")(chat.chat)
-app.command("pairs")(pairs.pairs)
+app.add_typer(pairs.app, name="pairs")
 app.command("serve")(serve.serve)
 app.command("bench")(bench.bench)
+app.command("doctor")(doctor.doctor)
+app.command("tune")(tune.tune)
+app.command("native")(native.native)
 app.command("export")(export.export)
 app.command("demo")(demo.demo)
 app.command("batch")(batch.batch)

@@ -1,22 +1,43 @@
-"""`specollama pairs`: the pairs of the configuration, and what can be done with them."""
+"""`specollama pairs`: the pairs of the configuration, what can be done with them, and which others there could be."""
 
 from __future__ import annotations
 
 import asyncio
 import json as json_module
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperGroup
 
 from specollama.cli import options, output
+from specollama.cli.suggest import suggest
 from specollama.config import Config
 from specollama.errors import ConfigError
 from specollama.survey import ModelFinding, PairFinding, survey
 
 
+class _Shows(TyperGroup):
+    """`show` may be left out: `specollama pairs coder` shows that pair."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, self.completed(args))
+
+    def completed(self, args: list[str]) -> list[str]:
+        """The arguments with the command that is meant."""
+        named = bool(args) and (args[0] in self.commands or args[0] in ("-h", "--help"))
+        return args if named else ["show", *args]
+
+
+app = typer.Typer(
+    cls=_Shows,
+    help="Show the pairs of the configuration (`show` may be left out), or suggest pairs that could be made.",
+)
+
+
+@app.command("show")
 def pairs(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="PAIR", show_default="all", help="Pairs of the configuration.")
@@ -69,3 +90,6 @@ def _model(model: ModelFinding) -> Text:
     engine = f" ({model.engine})" if model.engine != model.server else ""
     served = f", {model.server} {model.version}{engine}" if model.version else ""
     return Text(f"{model.model} at {model.url}{served}")
+
+
+app.command("suggest")(suggest)

@@ -31,7 +31,7 @@ ANY = ["--target", "x", "--draft", "y"]
             ["--target", "x@ftp://tower", "--draft", "y", "hi"],
             '--target = "x@ftp://tower": the scheme must be http or https',
         ),
-        ([*ANY, "--route", "fast", "hi"], '--route = "fast": must be one of auto, local, lanes, greedy, plain'),
+        ([*ANY, "--route", "fast", "hi"], '--route = "fast": must be one of auto, local, lanes, greedy, native, plain'),
         ([*ANY, "--rule", "greedy", "hi"], '--rule = "greedy": must be one of auto, rejection, match'),
         (
             [*ANY, "--lookahead", "-3", "hi"],

@@ -1,0 +1,65 @@
+"""`specollama tune`: measure a pair on this machine, and write what follows."""
+
+from __future__ import annotations
+
+import asyncio
+import json as json_module
+import os
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from specollama.cli import options, output
+from specollama.cli.doctor import telling
+from specollama.doctor import config_file
+from specollama.doctor.advice import advise
+from specollama.doctor.examining import Tuned, tune_pair
+from specollama.doctor.tuning import Change, changes, curve_changes
+from specollama.errors import ConfigError, RunError
+
+
+def tune(
+    pair: Annotated[str | None, typer.Argument(metavar="PAIR", help="A pair of the configuration.")] = None,
+    config: options.ConfigFile = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing into the configuration.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure a pair for a minute, and write its route and limits into the configuration; say what changed.
+
+    What passes cost, and how drafts fare, is kept for the replies to come.
+    """
+    known = options.configuration(config)
+    settings = known.pair(pair, os.environ)
+    if known.file is None or settings.name is None:
+        raise ConfigError("there is no configuration file to write to")
+    with telling() as note:
+        tuned = asyncio.run(tune_pair(settings, os.environ, note))
+    faults = [f"{each.what}: {each.do}" for each in advise(tuned.found) if each.prevents]
+    if faults:
+        raise RunError(faults[0])
+    wanted = changes(tuned.found, settings)
+    if wanted and not dry_run:
+        text = config_file.read(known.file)
+        keys = {change.key: change.after for change in wanted}
+        config_file.write(known.file, config_file.with_keys(text, settings.name, keys))
+    if json:
+        print(json_module.dumps({"changed": [asdict(change) for change in wanted], "tuned": asdict(tuned)}))
+        return
+    _show(tuned, wanted, f"{known.file}: pairs.{settings.name}", dry_run=dry_run)
+
+
+def _show(tuned: Tuned, wanted: list[Change], where: str, *, dry_run: bool) -> None:
+    say = output.stdout().out
+    for change in wanted:
+        before = "not set" if change.before is None else change.before
+        say(f"{where}.{change.key}: {before} -> {change.after} ({change.why})")
+    if wanted and dry_run:
+        say("nothing was written")
+    if not wanted:
+        say(f"{where}: nothing to change")
+    for model, (before, after) in tuned.costs.items():
+        say(f"a pass of {model}: {', '.join(curve_changes(before, after))}")
+    acceptance = tuned.found.acceptance
+    if acceptance and acceptance.measured:
+        say(f"accepted: {acceptance.rate:.0%} of {acceptance.tested} tested tokens")

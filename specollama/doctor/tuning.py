@@ -1,0 +1,66 @@
+"""What tuning a pair to a machine changes in its configuration. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from specollama.config import PairSettings
+from specollama.doctor.findings import LanesFinding, PairFindings, RouteFinding
+from specollama.types import Route
+
+_GAIN = 1.05  # expected, from which a route is worth being named
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A key of the pair's table. `before` None: it wasn't set."""
+
+    key: str
+    before: Any
+    after: Any
+    why: str
+
+
+def changes(found: PairFindings, settings: PairSettings) -> list[Change]:
+    """What to write: only what differs from what holds now."""
+    best = _chosen(found)
+    wanted: dict[str, tuple[Any, str]] = {"route": (str(best.route), _why(best, found))}
+    now: dict[str, Any] = {"route": str(settings.route), "lanes": settings.lanes, "lookahead": settings.lookahead}
+    if best.route is Route.LANES and isinstance(found.lanes, LanesFinding):
+        rows = min(found.lanes.slots, best.lookahead + 1)
+        wanted["lanes"] = (rows, f"{best.lookahead} drafted tokens gain most, of {found.lanes.slots} slots seen")
+    if best.route in (Route.LOCAL, Route.LANES) and settings.lookahead != "auto":
+        wanted["lookahead"] = ("auto", "it is chosen token by token, by what is expected of each")
+    return [Change(key, now[key], *value) for key, value in wanted.items() if now[key] != value[0]]
+
+
+def _chosen(found: PairFindings) -> RouteFinding:
+    """The best route; where none gains, auto if the target can be opened (lookup may gain yet), else plain."""
+    best = found.best
+    usable = best.route is not Route.NATIVE or (found.native is not None and found.native.running)
+    if not usable:
+        others = [route for route in found.routes if route.route is not Route.NATIVE and route.speedup is not None]
+        best = max(others, key=lambda route: route.speedup or 0.0)
+    if (best.speedup or 0.0) >= _GAIN:
+        return best
+    return RouteFinding(Route.PLAIN if isinstance(found.local, str) else Route.AUTO, 1.0)
+
+
+def _why(best: RouteFinding, found: PairFindings) -> str:
+    if best.route in (Route.PLAIN, Route.AUTO):
+        return "no draft of this model is expected to gain here"
+    known = "measured" if found.acceptance and found.acceptance.measured else "assumed"
+    rate = f"{found.acceptance.rate:.0%}" if found.acceptance else "an unknown share"
+    return f"expected at {best.speedup:.2f}x, with {rate} accepted ({known})"
+
+
+def curve_changes(before: Mapping[int, float], after: Mapping[int, float]) -> list[str]:
+    """What passes cost now, and cost before where that was known, for some sizes."""
+    sizes = [size for size in (1, 2, 4, 8, 16) if size in after]
+    return [f"{size}: {_earlier(before.get(size))}{after[size] * 1000:.0f} ms" for size in sizes]
+
+
+def _earlier(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * 1000:.0f} -> "

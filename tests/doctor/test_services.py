@@ -1,0 +1,90 @@
+"""How a service's environment is written: each form by its exact lines, and what a shell makes of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from specollama.doctor.services import Service, likely, lines, lines_for
+
+ENVIRONMENT = {"OLLAMA_NUM_PARALLEL": "8", "LLAMA_ARG_SPEC_DRAFT_MODEL": "/my models/50%"}
+
+
+@pytest.mark.parametrize(
+    ("service", "written"),
+    [
+        (
+            Service.SYSTEMD,
+            (
+                "sudo systemctl edit ollama.service",
+                "    [Service]",
+                '    Environment="OLLAMA_NUM_PARALLEL=8"',
+                '    Environment="LLAMA_ARG_SPEC_DRAFT_MODEL=/my models/50%%"',
+                "sudo systemctl restart ollama",
+            ),
+        ),
+        (
+            Service.LAUNCHD,
+            (
+                "launchctl setenv OLLAMA_NUM_PARALLEL 8",
+                "launchctl setenv LLAMA_ARG_SPEC_DRAFT_MODEL '/my models/50%'",
+                "osascript -e 'quit app \"Ollama\"' && open -a Ollama",
+            ),
+        ),
+        (
+            Service.DOCKER,
+            (
+                "docker rm -f ollama",
+                "docker run -d --name ollama -v ollama:/root/.ollama -p 11434:11434 -e OLLAMA_NUM_PARALLEL=8 "
+                "-e 'LLAMA_ARG_SPEC_DRAFT_MODEL=/my models/50%' ollama/ollama",
+            ),
+        ),
+        (
+            Service.WINDOWS,
+            (
+                "[Environment]::SetEnvironmentVariable('OLLAMA_NUM_PARALLEL', '8', 'User')",
+                "[Environment]::SetEnvironmentVariable('LLAMA_ARG_SPEC_DRAFT_MODEL', '/my models/50%', 'User')",
+                'Stop-Process -Name "ollama*"; Start-Process "$env:LOCALAPPDATA\\Programs\\Ollama\\ollama app.exe"',
+            ),
+        ),
+        (
+            Service.SHELL,
+            ("OLLAMA_NUM_PARALLEL=8 LLAMA_ARG_SPEC_DRAFT_MODEL='/my models/50%' ollama serve",),
+        ),
+    ],
+)
+def test_the_lines_of_each_service(service: Service, written: tuple[str, ...]) -> None:
+    assert lines(service, ENVIRONMENT) == written
+
+
+def test_a_shell_gives_the_server_what_was_meant() -> None:
+    odd = {"A": "it's", "B": 'a "b" $c `d` \\e'}
+    [line] = lines(Service.SHELL, odd)
+    show = 'python3 -c \'import json, os; print(json.dumps([os.environ["A"], os.environ["B"]]))\''
+    told = subprocess.run(["sh", "-c", line.replace("ollama serve", show)], capture_output=True, text=True, check=True)
+    assert json.loads(told.stdout) == list(odd.values())
+
+
+def test_powershell_ends_a_text_at_no_quote_within() -> None:
+    assert "'it''s'" in lines(Service.WINDOWS, {"A": "it's"})[0]
+
+
+def test_how_ollama_is_run_here(tmp_path: Path) -> None:
+    unit = tmp_path / "ollama.service"
+    assert likely("Linux", (unit,)) is Service.SHELL
+    unit.touch()
+    assert likely("Linux", (unit,)) is Service.SYSTEMD
+    assert likely("Darwin", (unit,)) is Service.LAUNCHD
+    assert likely("Windows", (unit,)) is Service.WINDOWS
+
+
+def test_a_shell_starts_the_server_where_it_was() -> None:
+    assert lines_for(Service.SHELL, "http://127.0.0.1:11500", {"A": "1"}) == (
+        "OLLAMA_HOST=127.0.0.1:11500 A=1 ollama serve",
+    )
+    assert lines_for(Service.SHELL, "http://127.0.0.1:11434", {"A": "1"}) == ("A=1 ollama serve",)
+    assert lines_for(None, "http://tower:11434", {"A": "1"}) == ("A=1 ollama serve",)
+    assert lines_for(Service.DOCKER, "http://127.0.0.1:11500", {"A": "1"})[1].endswith("-e A=1 ollama/ollama")
