@@ -22,6 +22,7 @@ from specollama.cli import (
     review,
     run,
     serve,
+    trace,
 )
 from specollama.errors import SpecollamaError, UsageError
 
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("chat")(chat.chat)
+app.command("trace")(trace.trace)
 app.command("pairs")(pairs.pairs)
 app.command("serve")(serve.serve)
 app.command("bench")(bench.bench)

@@ -58,9 +58,11 @@ FLOORS: dict[str, int] = {
     "review.*": 4,
     "doctor": 4,
     "survey": 4,
+    "trace.*": 4,
     "export.*": 4,
     "embedded.*": 5,
     "proxy.*": 5,
+    "chat.*": 6,
     "cli.*": 6,
     "__main__": 6,
 }
