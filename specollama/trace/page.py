@@ -36,8 +36,8 @@ class Block:
 
 
 def blocks(rounds: list[RoundLine]) -> list[Block]:
-    """Where the rounds lie. Waiting is what lies between two of them: reading, rendering, the target writing alone."""
-    found, before = [], 0
+    """Where the rounds lie. Waiting is what lies between two of them: the target writing alone, or other work."""
+    found, before = [], max(0, rounds[0].at - rounds[0].scoring - rounds[0].drafting) if rounds else 0
     for line in rounds:
         scoring = max(before, line.at - line.scoring)
         drafting = max(before, scoring - line.drafting)
@@ -117,6 +117,7 @@ def _totals(reply: Reply, axis: list[Block]) -> Iterator[tuple[str, str]]:
         yield "draft", _seconds(sum(line.drafting for line in reply.rounds))
         yield "verify", _seconds(sum(line.scoring for line in reply.rounds))
         yield "waiting", _seconds(sum(block.waiting for block in axis) + max(0, reply.duration - axis[-1].end))
+        yield "before the first round", _seconds(axis[0].begin)
 
 
 def decode_rate(reply: Reply) -> float | None:
@@ -146,26 +147,26 @@ def _timeline(reply: Reply, axis: list[Block]) -> str:
     if not axis:
         return '<p class="status">no rounds: the target wrote alone</p>'
     width = max(_WIDTH, _ROUND_WIDTH * len(axis))
-    scale = (width - 2 * _LEFT) / max(1, reply.duration)
+    start, end = axis[0].begin, max(axis[-1].end, reply.duration)  # opening and reading come before, and may take long
+    scale = (width - 2 * _LEFT) / max(1, end - start)
     keys = "".join(
         f'<g><rect class="{kind}" x="{_LEFT + 70 * place}" y="6" width="9" height="9"/>'
         f'<text x="{_LEFT + 13 + 70 * place}" y="14">{kind}</text></g>'
         for place, kind in enumerate(("draft", "verify", "waiting"))
     )
-    drawn = "".join(
-        _block(i, line, block, scale) for i, (line, block) in enumerate(zip(reply.rounds, axis, strict=True))
-    )
-    ticks = "".join(_ticks(reply.duration, width, scale))
+    lines = enumerate(zip(reply.rounds, axis, strict=True))
+    drawn = "".join(_block(number, line, block, start, scale) for number, (line, block) in lines)
+    ticks = "".join(_ticks(start, end, width, scale))
     return (
         f'<svg width="{width}" height="{_HEIGHT}" role="img" aria-label="rounds over time">{keys}{ticks}{drawn}</svg>'
     )
 
 
-def _block(number: int, line: RoundLine, block: Block, scale: float) -> str:
+def _block(number: int, line: RoundLine, block: Block, start: int, scale: float) -> str:
     top = 22
 
     def rect(kind: str, begin: int, end: int) -> str:
-        x, width = _LEFT + begin * scale, (end - begin) * scale
+        x, width = _LEFT + (begin - start) * scale, (end - begin) * scale
         return f'<rect class="{kind}" x="{x:.2f}" y="{top}" width="{max(width, 0.0):.2f}" height="{_BAR}"/>'
 
     return (
@@ -178,12 +179,12 @@ def _block(number: int, line: RoundLine, block: Block, scale: float) -> str:
     )
 
 
-def _ticks(duration: int, width: int, scale: float) -> Iterator[str]:
+def _ticks(start: int, end: int, width: int, scale: float) -> Iterator[str]:
+    """Where how many seconds have passed since the reply was asked for."""
     count = _TICKS * width // _WIDTH
     for place in range(count + 1):
-        at = duration * place // count
-        x = _LEFT + at * scale
-        anchor = "end" if place == count else "start"
+        at = start + (end - start) * place // count
+        x, anchor = _LEFT + (at - start) * scale, "end" if place == count else "start"
         yield f'<line class="axis" x1="{x:.1f}" y1="50" x2="{x:.1f}" y2="55"/>'
         yield f'<text x="{x:.1f}" y="67" text-anchor="{anchor}">{at / 1e9:.2f} s</text>'
 
