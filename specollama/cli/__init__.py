@@ -12,6 +12,7 @@ from specollama.cli import (
     batch,
     bench,
     chat,
+    chats,
     demo,
     embedded,
     export,
@@ -45,6 +46,7 @@ app.command("demo")(demo.demo)
 app.command("batch")(batch.batch)
 app.command("review")(review.review)
 app.command("release")(release.release)
+app.add_typer(chats.app, name="chats")
 app.add_typer(embedded.app, name="embedded")
 
 

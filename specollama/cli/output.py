@@ -34,9 +34,9 @@ class Display(Protocol):
         """No more events will come, whether the reply was whole or broke off."""
 
 
-def stdout() -> Console:
+def stdout(*, wrap: bool = False) -> Console:
     """The console of answers: no colours unless it is a terminal (and never under NO_COLOR)."""
-    return Console(highlight=False, soft_wrap=True)
+    return Console(highlight=False, soft_wrap=not wrap)
 
 
 def stderr() -> Console:

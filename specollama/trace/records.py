@@ -8,7 +8,7 @@ written can be learnt from a trace but how long it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -138,27 +138,31 @@ class Reply(BaseModel):
 
 def read(file: Path) -> list[Reply]:
     """All replies of a trace. Raises UsageError naming the file, and the line that is none."""
-    replies: list[Reply] = []
-    for line in _lines(file):
-        if isinstance(line, ReplyLine):
-            replies.append(Reply(head=line))
-        elif not replies:
-            raise UsageError(f"{file}: begins in the middle of a reply; a trace begins with a line of type reply")
-        else:
-            _sort(line, replies[-1])
+    replies = sorted_out(_lines(file))
     if not replies:
-        raise UsageError(f"{file}: there is no reply in it")
+        raise UsageError(one_line(f"{file}: there is no whole reply in it; a trace begins with a line of type reply"))
     return replies
 
 
-def _sort(line: StatusLine | RoundLine | TokenLine | EndLine, reply: Reply) -> None:
+def sorted_out(lines: Iterable[Line]) -> list[Reply]:
+    """Lines as replies; those before the first reply begins are left out."""
+    replies: list[Reply] = []
+    for line in lines:
+        if isinstance(line, ReplyLine):
+            replies.append(Reply(head=line))
+        elif replies:
+            _sort(line, replies[-1])
+    return replies
+
+
+def _sort(line: Line, reply: Reply) -> None:
     if isinstance(line, EndLine):
         reply.end = line
     elif isinstance(line, TokenLine):
         reply.tokens.append(line)
     elif isinstance(line, RoundLine):
         reply.rounds.append(line)
-    else:
+    elif isinstance(line, StatusLine):
         reply.statuses.append(line)
 
 
