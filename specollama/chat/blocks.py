@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Protocol
 
 from markdown_it import MarkdownIt
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.markdown import Markdown
+from rich.segment import Segment
 from rich.text import Text as RichText
 
 from specollama.stats import Text
@@ -62,8 +64,22 @@ class MarkdownBlocks:
         shown, self._text = self.tail(), ""
         return shown
 
-    def _shown(self, text: str) -> Markdown:
-        return Markdown(text, style=self._style, code_theme="ansi_dark", hyperlinks=False)
+    def _shown(self, text: str) -> RenderableType:
+        return _Trimmed(Markdown(text, style=self._style, code_theme="ansi_dark", hyperlinks=False))
+
+
+@dataclass(frozen=True, slots=True)
+class _Trimmed:
+    """Without the empty lines around it: how far blocks are apart isn't theirs to say."""
+
+    shown: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = console.render_lines(self.shown, options, pad=False)
+        filled = [number for number, line in enumerate(lines) if any(segment.text.strip() for segment in line)]
+        for line in lines[filled[0] : filled[-1] + 1] if filled else ():
+            yield from line
+            yield Segment.line()
 
 
 def _closed(text: str) -> str:

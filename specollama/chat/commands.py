@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from specollama.tables import nearest
 from specollama.types import Route
 
 ON_OFF = ("on", "off")
@@ -115,7 +115,9 @@ def parse(line: str) -> Call:
     word, _, rest = line.strip().removeprefix("/").partition(" ")
     name = ALIASES.get(word, word)
     if name not in COMMANDS:
-        raise CommandFault(f"unknown command /{word}{nearest(word, COMMANDS)}; /help lists them")
+        close = difflib.get_close_matches(name, COMMANDS, n=1)
+        meant = f", did you mean /{close[0]}?" if close else ";"
+        raise CommandFault(f"unknown command /{word}{meant} /help lists them")
     return Call(COMMANDS[name], rest.strip())
 
 
@@ -125,12 +127,12 @@ def parse_setting(rest: str) -> tuple[Setting, str]:
     if not value.strip() and word in SET_ALIASES:
         word, value = SET_ALIASES[word]
     if word not in SETTINGS:
-        raise CommandFault(f"/set {word or 'WHAT'}: what can be set: {', '.join(SETTINGS)}{nearest(word, SETTINGS)}")
+        raise CommandFault(f"/set {word or 'WHAT'}: what can be set: {', '.join(SETTINGS)}")
     setting, value = SETTINGS[word], value.strip()
     if setting.words == ON_OFF and not value:
         value = "on"
     if setting.words and "SCHEMA" not in setting.takes and value not in setting.words:
-        raise CommandFault(f"/set {word} {value}: must be {setting.takes}".replace("  ", " "))
+        raise CommandFault(f"/set {word}{value and ' ' + value}: must be {setting.takes}")
     return setting, value
 
 

@@ -32,7 +32,8 @@ def carry_out(session: Session, call: Call) -> None:
     try:
         session.say(HANDLERS[call.command.name](session, call.rest))
     except (CommandFault, SpecollamaError) as fault:
-        session.say(f"error: {fault}" if isinstance(fault, RunError) else str(fault))
+        said = str(fault).removeprefix("--")  # settings are worded as the flags that they are elsewhere
+        session.say(f"error: {said}" if isinstance(fault, RunError) else said)
 
 
 def _help(session: Session, rest: str) -> str:

@@ -70,7 +70,7 @@ class Progress:
 
     def line(self) -> str:
         """`on (local, lookahead 1-8) · 71 % accepted · 2.9 per round · 21.4 tok/s`, as far as it is known."""
-        parts = [f"{'on' if self.status.on else 'off'} ({self.status.detail})"] if self.status else []
+        parts = [f"{'on' if self.status.on else 'off'} ({self.status.detail.split('; ')[0]})"] if self.status else []
         if self.tested:
             parts.append(f"{self.accepted / self.tested * 100:.0f} % accepted")
         if self.rounds:
