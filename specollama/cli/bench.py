@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -19,15 +19,16 @@ from specollama.bench.prompts import BUILT_IN, Prompt, built_in, load, spread
 from specollama.bench.results import Results, new_file
 from specollama.bench.sides import Side, open_sides
 from specollama.bench.summary import SideFigures
-from specollama.bench.traced import Labels, TracedSide
 from specollama.cli import options, output
 from specollama.cli.figures import show_figures
 from specollama.cli.progress import progress
 from specollama.config import Config, FileRef, ModelRef, PairSettings
 from specollama.errors import MissingPackage, RunError, UsageError
 from specollama.tables import nearest
-from specollama.trace.recorder import TraceFile
 from specollama.types import Route
+
+if TYPE_CHECKING:
+    from specollama.trace.recorder import TraceFile
 
 _MEASURING = "Measuring"
 
@@ -129,11 +130,16 @@ class Call:
         for route in compared:
             self.settings.override(route=route)
 
-    def traced(self, sides: Mapping[str, Side], labels: Labels) -> Mapping[str, Side]:
-        """The sides, traced if that is wanted."""
+    def traced(
+        self, sides: Mapping[str, Side], note: Callable[[str], None]
+    ) -> tuple[Mapping[str, Side], Callable[[str], None]]:
+        """The sides, traced if that is wanted, and what is to be told what is done."""
         if self.trace is None:
-            return sides
-        return {name: TracedSide(side, self.settings, self.trace, labels) for name, side in sides.items()}
+            return sides, note
+        from specollama.bench.traced import Labels, TracedSide  # here, since hardly any run is traced
+
+        labels = Labels(note)
+        return {name: TracedSide(side, self.settings, self.trace, labels) for name, side in sides.items()}, labels
 
     @property
     def options(self) -> dict[str, Any]:
@@ -184,8 +190,8 @@ async def _bench(call: Call) -> None:
         results.save()  # now rather than after an hour: the folder may not be writable
         try:
             with progress(len(call.prompts)) as (note, advance):
-                labels = Labels(note)
-                run = Run(call.traced(sides.sides, labels), call.options, call.repeat, measured, labels)
+                asked, told = call.traced(sides.sides, note)
+                run = Run(asked, call.options, call.repeat, measured, told)
                 await run.load(call.prompts[0])
                 for prompt in call.prompts:
                     await run.ask(prompt, call.turns)
