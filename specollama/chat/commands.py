@@ -34,15 +34,15 @@ class Setting:
 SETTINGS = {
     setting.name: setting
     for setting in (
-        Setting("parameter", "NAME VALUE", "an option of the model: temperature 0.2, num_ctx 8192, seed 7, ..."),
+        Setting("parameter", "NAME VALUE", "an option: temperature 0.2, num_ctx 8192"),
         Setting("system", "TEXT", "the system message; none without TEXT"),
         Setting("format", "json|SCHEMA|off", "answers in JSON, or by a JSON schema", ("json", "off")),
         Setting(
             "think", "on|off|low|medium|high", "whether a thinking model thinks", (*ON_OFF, "low", "medium", "high")
         ),
-        Setting("fold", "on|off", "thinking shown as one line; /show thinking has it whole", ON_OFF),
+        Setting("fold", "on|off", "thinking as one line (/show thinking: all)", ON_OFF),
         Setting("verbose", "on|off", "the counters after each reply", ON_OFF),
-        Setting("history", "on|off", "whether the conversation and what you type are kept", ON_OFF),
+        Setting("history", "on|off", "keep the conversation and what you type", ON_OFF),
         Setting("wordwrap", "on|off", "lines broken between words", ON_OFF),
         Setting("markdown", "on|off", "markdown shown as it is meant", ON_OFF),
         Setting("theme", "default|colourblind|mono", "the colours of origins", ("default", "colourblind", "mono")),
@@ -53,7 +53,7 @@ COMMANDS = {
     command.name: command
     for command in (
         Command("help", "[COMMAND]", "show this"),
-        Command("set", "WHAT VALUE", f"set {', '.join(SETTINGS)}", tuple(SETTINGS)),
+        Command("set", "WHAT VALUE", "settings of the model and of the chat: /help set", tuple(SETTINGS)),
         Command(
             "show",
             "WHAT",
@@ -62,18 +62,18 @@ COMMANDS = {
         ),
         Command("stats", "", "show the counters of the last reply"),
         Command("pair", "[NAME]", "go on with another pair"),
-        Command("route", "[ROUTE]", f"how drafts are verified: {', '.join(Route)}", tuple(Route)),
-        Command("lookahead", "[N|auto]", "tokens to draft in a round; 0 drafts nothing", ("auto", "0", "4", "8")),
-        Command("origin", "on|off", "colour tokens by origin, the text as it was written", ON_OFF),
+        Command("route", "[ROUTE]", "how drafts are verified", tuple(Route)),
+        Command("lookahead", "[N|auto]", "tokens to draft in a round; 0: none", ("auto", "0", "4", "8")),
+        Command("origin", "on|off", "colour tokens by origin, in the text as written", ON_OFF),
         Command("retry", "", "answer the last question anew"),
         Command("undo", "", "take the last question and its answer back"),
-        Command("edit", "", "write the next message in $EDITOR (Ctrl-G: what is typed)"),
+        Command("edit", "", "write in $EDITOR (Ctrl-G: what is typed there)"),
         Command("copy", "", "put the last answer on the clipboard"),
         Command("save", "[NAME]", "keep the conversation, under a name"),
-        Command("load", "NAME", "go on with a kept conversation, by its name or number"),
-        Command("list", "[TEXT]", "the kept conversations; those in which TEXT was said"),
+        Command("load", "NAME", "go on with a kept conversation (name or number)"),
+        Command("list", "[TEXT]", "kept conversations; those in which TEXT was said"),
         Command("export", "FILE.md|FILE.json", "write the conversation to a file"),
-        Command("trace", "[PAGE.html]", "the last reply as a page: each token, each round"),
+        Command("trace", "[PAGE.html]", "the last reply as a page of tokens and rounds"),
         Command("clear", "", "forget the conversation so far"),
         Command("bye", "", "leave (Ctrl-D too)"),
     )
