@@ -53,7 +53,7 @@ COMMANDS = {
     command.name: command
     for command in (
         Command("help", "[COMMAND]", "show this"),
-        Command("set", "WHAT VALUE", "settings of the model and of the chat: /help set", tuple(SETTINGS)),
+        Command("set", "WHAT VALUE", "a setting; /help set lists them", tuple(SETTINGS)),
         Command(
             "show",
             "WHAT",

@@ -126,7 +126,7 @@ def test_its_commands(chat: Callable[..., Chat], scripted: ScriptedOllama, scrip
     talk.say("/stats")
     talk.wait("aside", "no reply yet")
     talk.say("/help")
-    talk.wait("aside", r"(?s)/help.*/clear.*/stats.*/bye.*Ctrl-C")
+    talk.wait("aside", r"(?s)/help.*/stats.*/clear.*/bye.*Ctrl-C")
     talk.say("/sing now")
     talk.wait("aside", r"unknown command /sing; /help lists them")
     talk.say("")
