@@ -141,10 +141,14 @@ def run(config: Config, *, host: str, port: int, allow_anyone: bool, trace: Trac
 
 @contextmanager
 def serving(
-    config: Config | Path, environ: Mapping[str, str], *, token: str | None = None
+    config: Config | Path,
+    environ: Mapping[str, str],
+    *,
+    token: str | None = None,
+    trace: TraceFile | None = None,
 ) -> Iterator[tuple[str, Proxy]]:
     """A proxy on a free loopback port, in a thread of its own, for the length of a `with` block: URL and proxy."""
-    proxy = Proxy(config if isinstance(config, Config) else load_config(config), environ, token)
+    proxy = Proxy(config if isinstance(config, Config) else load_config(config), environ, token, trace=trace)
     with closing(bind("127.0.0.1", 0)) as listener:
         server = proxy.server(_Threaded)
         thread = threading.Thread(target=server.run, args=([listener],), name="proxy")
