@@ -19,6 +19,7 @@ from specollama.chat.session import Session
 from specollama.chat.store import Kept, Store, exported
 from specollama.chat.talk import Talk
 from specollama.chat.typed import with_images
+from specollama.cli import options
 from specollama.config import FileRef, Overrides
 from specollama.errors import MissingPackage, RunError, SpecollamaError, UsageError, one_line
 from specollama.report import aligned, stats_lines
@@ -198,7 +199,7 @@ def _route(session: Session, rest: str) -> str:
 
 def _lookahead(session: Session, rest: str) -> str:
     if rest:
-        session.tune(_flags(session, lookahead=int(rest) if rest.isascii() and rest.isdigit() else rest))
+        session.tune(_flags(session, lookahead=options.lengths(rest)))
     return f"lookahead: {session.pair.settings.lookahead}"
 
 

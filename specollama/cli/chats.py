@@ -34,7 +34,10 @@ def list_(
 def export(
     name: Key,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="FILE.md|FILE.json", show_default="Markdown on stdout")
+        Path | None,
+        typer.Option(
+            "-o", "--out", metavar="FILE.md|FILE.json", show_default="Markdown on stdout", help="Where to write it."
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:

@@ -153,7 +153,7 @@ def flags(
 ) -> dict[str, Any]:
     """What the flags set of a pair; those that weren't given are left out."""
     return {
-        "lookahead": _lengths(lookahead),
+        "lookahead": lengths(lookahead),
         "route": route,
         "rule": rule,
         "keep_alive": keep_alive,
@@ -161,7 +161,7 @@ def flags(
     }
 
 
-def _lengths(given: str | None) -> int | list[int] | str | None:
+def lengths(given: str | None) -> int | list[int] | str | None:
     """`8`, `8,4,2` or what else was given, which is refused later."""
     parts = given.split(",") if given else []
     if not parts or not all(part.isascii() and part.isdigit() for part in parts):

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pexpect
 import pyte
@@ -19,19 +20,27 @@ ROWS, COLUMNS = 40, 100
 class Screen:
     """`text` is all that was shown, what has scrolled away included; `raw` the bytes that it was made of."""
 
-    def __init__(self, arguments: Sequence[str], folder: Path, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        folder: Path,
+        environ: Mapping[str, str],
+        *,
+        rows: int = ROWS,
+        columns: int = COLUMNS,
+    ) -> None:
         paths = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         unset = {"NO_COLOR", "FORCE_COLOR", "SPECOLLAMA_CONFIG", "OLLAMA_HOST", "EDITOR", "VISUAL", "COLUMNS", "LINES"}
         kept = {name: value for name, value in os.environ.items() if name not in unset}
         self.raw = b""
         self._seen = 0
-        self._screen = pyte.HistoryScreen(COLUMNS, ROWS, history=2000)
+        self._screen = pyte.HistoryScreen(columns, rows, history=2000)
         self._screen.write_process_input = self._answer  # where the cursor is, when a program asks
         self._stream = pyte.ByteStream(self._screen)
         self._process = pexpect.spawn(
             sys.executable,
             ["-m", "specollama", *arguments],
-            dimensions=(ROWS, COLUMNS),
+            dimensions=(rows, columns),
             cwd=str(folder),
             env={**kept, "TERM": "xterm-256color", **paths, **environ},
             timeout=PATIENCE,
@@ -41,6 +50,11 @@ class Screen:
     def text(self) -> str:
         past = ["".join(row[column].data for column in range(self._screen.columns)) for row in self._screen.history.top]
         return "\n".join(line.rstrip() for line in [*past, *self._screen.display]).rstrip()
+
+    def rows(self) -> list[list[Any]]:
+        """What is on the screen, cell by cell."""
+        columns = range(self._screen.columns)
+        return [[self._screen.buffer[row][column] for column in columns] for row in range(self._screen.lines)]
 
     def colours(self, word: str) -> set[str]:
         """Those of the word's letters, where it stands on the screen last."""

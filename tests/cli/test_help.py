@@ -33,7 +33,15 @@ def test_the_help_lists_every_command(call: Call) -> None:
         assert f"│ {command} " in shown.out
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS), ["embedded", "serve"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        [],
+        *([name] for name in COMMANDS),
+        ["embedded", "serve"],
+        *(["chats", name] for name in ("list", "export", "delete")),
+    ],
+)
 @pytest.mark.parametrize("option", ["-h", "--help"])
 def test_help_fits_80_columns_and_cuts_nothing_off(call: Call, command: list[str], option: str) -> None:
     shown = call(*command, option)
