@@ -47,7 +47,7 @@ class Progress:
         elif isinstance(event, Text):
             self._text(event, now)
         elif isinstance(event, Done):
-            self.tokens = max(event.stats.eval_count, self.tokens if not event.stats.eval_count else 0)
+            self.tokens = event.stats.eval_count or self.tokens
 
     def _text(self, event: Text, now: float) -> None:
         if self.first is None:

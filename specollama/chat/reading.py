@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -85,6 +86,25 @@ class TerminalReader:
     def keep(self, wanted: bool) -> None:
         if self._history:
             self._history.wanted = wanted
+
+
+@contextmanager
+def without_echo() -> Iterator[None]:
+    """What is typed while a reply is drawn isn't mixed into it: the next prompt gets it."""
+    try:
+        import termios
+    except ImportError:  # Windows
+        yield
+        return
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    quiet = [*before]
+    quiet[3] &= ~termios.ECHO
+    termios.tcsetattr(terminal, termios.TCSADRAIN, quiet)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
 def _keys() -> KeyBindings:

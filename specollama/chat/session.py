@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from contextlib import aclosing, suppress
+from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
 
+from rich.text import Text as RichText
+
+from specollama.chat.blocks import harmless
 from specollama.chat.opening import Choice
 from specollama.chat.progress import Progress, Room
-from specollama.chat.reading import Reader
+from specollama.chat.reading import Reader, without_echo
 from specollama.chat.store import Kept, Store
 from specollama.chat.talk import Talk, Turn
 from specollama.chat.view import Look, ReplyView
@@ -57,7 +60,6 @@ class Session:
     config: Config
     choice: Choice
     flags: Overrides
-    reader: Reader
     terminal: bool
     look: Look = field(default_factory=Look)
     kept: Kept = field(default_factory=lambda: Kept(Talk()))
@@ -71,6 +73,7 @@ class Session:
     stats: Stats | None = None
     recorded: Recorder | None = None  # the last reply
     begun: str = ""  # what the next message begins with
+    reader: Reader = field(init=False)  # set it before anything is read
     pair: Pair = field(init=False)
     _opened: Pair = field(init=False)
     _told: str = ""  # the status that was shown last
@@ -83,8 +86,10 @@ class Session:
         return self.kept.talk
 
     def say(self, text: str) -> None:
-        """What isn't the answer."""
-        if text:
+        """What isn't the answer. Some of it a model wrote, or a server."""
+        if text and self.terminal:
+            output.stderr(wrap=True).print(RichText(harmless(text)))
+        elif text:
             output.stderr().out(text)
 
     def close(self) -> None:
@@ -160,7 +165,8 @@ class Session:
         self.recorded = Recorder(self.pair.settings, texts=True)
         show = self._display()
         try:
-            self.runner.run(self._events(heard, show))
+            with without_echo() if self.terminal else nullcontext():
+                self.runner.run(self._events(heard, show))
         except KeyboardInterrupt:
             show.end()
             self.say("(stopped)")

@@ -94,7 +94,6 @@ def chat(
             known,
             choice,
             _flags(kept, flags),
-            reader=None,  # type: ignore[arg-type]  # it needs the session
             terminal=terminal,
             look=Look(origin=show_origin, theme=theme, verbose=verbose),
             kept=kept,

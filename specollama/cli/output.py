@@ -39,8 +39,8 @@ def stdout(*, wrap: bool = False) -> Console:
     return Console(highlight=False, soft_wrap=not wrap)
 
 
-def stderr() -> Console:
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+def stderr(*, wrap: bool = False) -> Console:
+    return Console(stderr=True, highlight=False, soft_wrap=not wrap)
 
 
 def as_text(*, origin: bool, stats: bool) -> Display:
