@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
-
 from specollama.chat.commands import COMMANDS, Call, CommandFault, Setting, help_text, parse_setting
+from specollama.chat.editor import edited
 from specollama.chat.opening import Choice, pair_names
 from specollama.chat.progress import Room
 from specollama.chat.session import Session
@@ -231,12 +230,9 @@ def _undo(session: Session, rest: str) -> str:
 
 
 def _edit(session: Session, rest: str) -> str:
-    try:
-        text = click.edit(session.begun or "", extension=".md")
-    except click.ClickException as error:
-        raise CommandFault(error.message) from error
+    text = edited(session.begun)
     session.begun = ""
-    if not text or not text.strip():
+    if not text.strip():
         return "nothing was written"
     message = with_images(text.strip())
     session.say(message.text)

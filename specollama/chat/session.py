@@ -114,7 +114,7 @@ class Session:
     def ask(self, text: str, images: list[str]) -> None:
         """One question and its answer."""
         if self.room.full:
-            self.begun = text
+            self.begun, self.talk.images = text, [*self.talk.images, *images]
             self.say(f"this doesn't fit any more ({self.room.words()}): {self.room.advice}")
             return
         self.talk.ask(text, images)

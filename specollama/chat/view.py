@@ -30,7 +30,8 @@ THEMES: dict[str, dict[Origin, str]] = {
     "mono": {Origin.ACCEPTED: "", Origin.RECOVERED: "underline", Origin.BONUS: "italic", Origin.PLAIN: "bold"},
 }
 
-_REDRAW = 0.07  # seconds between two drawings of the last block: smooth to the eye, and next to no work
+_REDRAW = 0.07  # seconds between two drawings of the last block at least: smooth to the eye
+_REST = 15  # times what a drawing took, before the next: a long block takes no time from the models
 
 
 @dataclass(slots=True)
@@ -62,7 +63,7 @@ class ReplyView:
         self._live: Live | None = None
         self._blocks: Blocks | None = None
         self._thinking = False
-        self._drawn = 0.0
+        self._next = 0.0  # drawing, at the earliest
         self._due: asyncio.TimerHandle | None = None
         self._later: list[str] = []  # what would break into the answer
 
@@ -150,7 +151,7 @@ class ReplyView:
     def _draw_soon(self) -> None:
         if self._live is None or self._due is not None:
             return
-        wait = self._drawn + _REDRAW - self._clock()
+        wait = self._next - self._clock()
         if wait <= 0:
             self._draw()
         else:
@@ -159,8 +160,10 @@ class ReplyView:
     def _draw(self) -> None:
         self._due = None
         if self._live:
-            self._drawn = self._clock()
+            began = self._clock()
             self._live.update(self._picture(), refresh=True)
+            ended = self._clock()
+            self._next = ended + max(_REDRAW, _REST * (ended - began))
 
     def _picture(self) -> RenderableType:
         tail = self._blocks.tail() if self._blocks and not (self._thinking and self._look.fold) else None

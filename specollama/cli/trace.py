@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -21,13 +22,17 @@ def trace(
         Path | None,
         typer.Option("-o", "--out", metavar="PAGE.html", show_default="FILE with .html", help="The page; - is stdout."),
     ] = None,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of a trace's lines instead.")] = False,
 ) -> None:
     """Show a traced reply as an HTML page: each token with its origin and the target's view, the rounds over time."""
     # here, so that other commands don't load what only this one needs
     from specollama.trace.page import page
     from specollama.trace.recorder import last_file
-    from specollama.trace.records import read
+    from specollama.trace.records import line_schema, read
 
+    if schema:
+        print(json.dumps(line_schema(), indent=2))
+        return
     if (file is None) != last:
         raise UsageError("give either a FILE that --trace wrote, or --last")
     source = file or last_file()

@@ -20,7 +20,7 @@ VERSION = 1
 
 
 class Line(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class ReplyLine(Line):
@@ -118,6 +118,11 @@ class EndLine(Line):
 
 AnyLine = Annotated[ReplyLine | StatusLine | RoundLine | TokenLine | EndLine, Field(discriminator="type")]
 _READER: TypeAdapter[AnyLine] = TypeAdapter(AnyLine)
+
+
+def line_schema() -> dict[str, Any]:
+    """The JSON schema of one line."""
+    return _READER.json_schema()
 
 
 class Reply(BaseModel):

@@ -109,6 +109,8 @@ def test_what_is_typed_is_completed_and_edited(
     screen.wait(">>> written elsewhere")
     screen.say("", r"Add them\.")
     assert asked(letter)[-1]["content"] == "written elsewhere"
+    screen.say("/edit", r"written elsewhere\n(?s:.*)Add them\.")
+    assert [each["content"] for each in asked(letter)][0::2] == ["written elsewhere"] * 2
     screen.type("look at ./re\t")
     shown = screen.say(" please", r"Add them\.")
     assert "with the image red.png" in shown

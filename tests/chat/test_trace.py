@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
-from click.testing import Result
 from scripted_ollama import ScriptedOllama
 from typer.testing import CliRunner
 
@@ -24,7 +24,7 @@ from specollama.trace.recorder import Recorder, TraceFile, written
 from specollama.trace.records import Reply, RoundLine, read, sorted_out
 from specollama.types import DoneReason, Draft, Emitted, Origin, Round, Token, Verdict
 
-Call = Callable[..., Result]
+Call = Callable[..., Any]
 HOSTILE = """</script><img src=x onerror="alert(1)">{{data}} & 'more'"""
 
 
@@ -208,6 +208,12 @@ def test_the_command_writes_the_page_of_the_reply_that_is_asked_for(call: Call, 
     assert call("trace", "t.jsonl").stdout == "t.html\n"
     assert "second" in (tmp_path / "t.html").read_text()
     assert " first " in call("trace", "t.jsonl", "--reply", "1", "-o", "-").stdout
+
+
+def test_the_schema_says_what_each_field_is(call: Call) -> None:
+    schema = json.loads(call("trace", "--schema").stdout)
+    assert schema["$defs"].keys() >= {"ReplyLine", "StatusLine", "RoundLine", "TokenLine", "EndLine"}
+    assert schema["$defs"]["TokenLine"]["properties"]["logprob"]["description"] == "The target's own, of this token."
 
 
 @pytest.mark.parametrize(

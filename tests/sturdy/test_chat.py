@@ -203,6 +203,16 @@ def test_ctrl_c_at_the_prompt_tells_how_to_leave(chat: Callable[..., Chat], scri
     assert talk.leave() == 0
 
 
+def test_what_no_longer_fits_the_context_is_refused_with_what_to_do(
+    chat: Callable[..., Chat], embedded: Running
+) -> None:
+    talk = chat(embedded.url)
+    talk.say("word " * 1100)
+    talk.wait("aside", r"error: .*; /set parameter num_ctx \d+ makes it larger, /undo and /clear make room\n")
+    assert not talk.out.strip()
+    assert talk.leave() == 0
+
+
 def test_a_server_that_fails_is_one_line_and_the_chat_goes_on(
     chat: Callable[..., Chat], misbehaving: Server, scripted: ScriptedOllama
 ) -> None:
