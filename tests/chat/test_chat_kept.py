@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from specollama.chat.store import Kept, Store, as_markdown, as_object, exported
 from specollama.chat.talk import Talk, Turn
+from specollama.cli import app
 from specollama.errors import RunError, UsageError
 
 
@@ -126,6 +129,27 @@ def test_it_is_exported_as_json_and_as_markdown(store: Store, tmp_path: Path) ->
         assert part in text
     with pytest.raises(UsageError, match=r"a.txt: must end in .json or .md"):
         exported(kept, tmp_path / "a.txt")
+
+
+def test_kept_conversations_are_listed_found_exported_and_deleted(
+    places: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", places["XDG_DATA_HOME"])
+    monkeypatch.chdir(tmp_path)
+
+    def chats(*words: str) -> str:
+        return CliRunner().invoke(app, ["chats", *words]).stdout
+
+    assert chats("list") == "no conversation is kept yet\n"
+    Store().save(Kept(talk("Tell a \x1b[2Jtale.", "Fog."), {"pair": "coder"}, name="fog"))
+    Store().save(Kept(talk("Add 2 and 2.", "4")))
+    assert re.fullmatch(r"2  \S+ \S+  -  Add 2 and 2\.\n1  \S+ \S+  fog  Tell a \\x1b\[2Jtale\.\n", chats("list"))
+    assert [each["id"] for each in json.loads(chats("list", "Fog", "--json"))] == [1]
+    assert chats("list", "sun") == "no conversation has 'sun' in it\n"
+    assert chats("export", "fog").endswith("## Assistant\n\nFog.\n")
+    assert json.loads(chats("export", "fog", "--json"))["pair"] == {"pair": "coder"}
+    chats("delete", "fog")
+    assert [each["id"] for each in json.loads(chats("list", "--json"))] == [2]
 
 
 # the conversation itself
