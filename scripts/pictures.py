@@ -38,13 +38,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         places = {name: f"{folder}/{name}" for name in ("XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME")}
         options = ["--temperature", "0", "--num-predict", "140"]
-        screen = Screen(["chat", "embedded", *options], Path(folder), places, rows=34, columns=96)
+        screen = Screen(["chat", "embedded", *options], Path(folder), places, rows=34, columns=110)
         screen.wait(">>>")
         screen.enter(QUESTION)
-        screen.wait(r"tok/s\n?$")
-        screen.wait(r"\w\n+ .*\d\.\d per round · \d+\.\d tok/s")
+        screen.wait(r"def \w(?s:.*)\non \(local.* per round · .* tok/s$")
         drawn(screen, DOCS / "chat-streaming.svg", "specollama chat embedded, while it writes")
-        screen.wait(r"tok/s · \d+ of \d+ tokens$")
+        screen.wait(r">>>\n+embedded · on .* tokens$")
         drawn(screen, DOCS / "chat.svg", "specollama chat embedded")
         screen.say("/clear", "forgotten")
         screen.say("/origin on", "origin: on")

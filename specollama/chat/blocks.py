@@ -12,16 +12,10 @@ from rich.markdown import Markdown
 from rich.segment import Segment
 from rich.text import Text as RichText
 
+from specollama.cli.output import harmless
 from specollama.stats import Text
 
 _PARSER = MarkdownIt().enable("strikethrough").enable("table")  # as rich reads it
-_CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
-_CONTROLS |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
-
-
-def harmless(text: str) -> str:
-    """Control characters as pictures of them: what a model writes steers no terminal."""
-    return text.translate(_CONTROLS)
 
 
 def settled(text: str) -> int:

@@ -12,7 +12,6 @@ from typing import Any
 
 from rich.text import Text as RichText
 
-from specollama.chat.blocks import harmless
 from specollama.chat.opening import Choice
 from specollama.chat.progress import Progress, Room
 from specollama.chat.reading import Reader, without_echo
@@ -88,7 +87,7 @@ class Session:
     def say(self, text: str) -> None:
         """What isn't the answer. Some of it a model wrote, or a server."""
         if text and self.terminal:
-            output.stderr(wrap=True).print(RichText(harmless(text)))
+            output.stderr(wrap=True).print(RichText(output.harmless(text)))
         elif text:
             output.stderr().out(text)
 
@@ -179,7 +178,7 @@ class Session:
     def _display(self) -> output.Display:
         if self.terminal and self.look.wordwrap:
             return ReplyView(output.stdout(wrap=True), self.look, self.progress)
-        return output.as_text(origin=self.look.origin, stats=False)
+        return output.as_text(origin=self.look.origin, stats=False, styles=self.look.styles)
 
     async def _events(self, heard: Heard, show: output.Display) -> None:
         assert self.recorded is not None

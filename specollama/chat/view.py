@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text as RichText
 
-from specollama.chat.blocks import Blocks, LineBlocks, MarkdownBlocks, harmless
+from specollama.chat.blocks import Blocks, LineBlocks, MarkdownBlocks
 from specollama.chat.progress import Progress
-from specollama.cli.output import ORIGIN_STYLES
+from specollama.cli.output import ORIGIN_STYLES, harmless
 from specollama.stats import Done, Event, Text, ToolCalls
 from specollama.types import Origin
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.markdown import Markdown
 
-from specollama.chat.blocks import LineBlocks, MarkdownBlocks, harmless, settled
+from specollama.chat.blocks import LineBlocks, MarkdownBlocks, settled
+from specollama.cli.output import harmless
 from specollama.stats import Text
 from specollama.types import Origin
 
