@@ -25,6 +25,7 @@ from specollama.pairs import Conversation, Pair
 from specollama.report import aligned, stats_lines, stats_object
 from specollama.stats import Done, Event, Stats, Status, Text
 from specollama.trace.recorder import TOP, Recorder, TraceFile, last_file, written
+from specollama.types import Round
 from specollama.wire import LOAD_OPTIONS
 
 
@@ -75,6 +76,7 @@ class Session:
     reader: Reader = field(init=False)  # set it before anything is read
     pair: Pair = field(init=False)
     _opened: Pair = field(init=False)
+    _traced: Recorder | None = None  # the same for the trace's file, with or without texts
     _told: str = ""  # the status that was shown last
 
     def __post_init__(self) -> None:
@@ -162,6 +164,7 @@ class Session:
     def _reply(self, heard: Heard) -> None:
         self.progress, self.stats = Progress(), None
         self.recorded = Recorder(self.pair.settings, texts=True)
+        self._traced = self.trace.recorder(self.pair.settings) if self.trace else None
         show = self._display()
         try:
             with without_echo() if self.terminal else nullcontext():
@@ -171,9 +174,10 @@ class Session:
             self.say("(stopped)")
         except SpecollamaError as error:
             show.end()
-            self.recorded.broke_off(str(error))
+            for recorder in self._recorders:
+                recorder.broke_off(str(error))
             self.say(f"error: {error}{self._advice(error)}")
-        self._keep_trace(self.recorded)
+        self._keep_traces()
 
     def _display(self) -> output.Display:
         if self.terminal and self.look.wordwrap:
@@ -181,7 +185,6 @@ class Session:
         return output.as_text(origin=self.look.origin, stats=False, styles=self.look.styles)
 
     async def _events(self, heard: Heard, show: output.Display) -> None:
-        assert self.recorded is not None
         conversation = Conversation(
             self.talk.messages,
             format=self.format,
@@ -195,7 +198,8 @@ class Session:
         async with aclosing(pair.reply(conversation)) as events:
             async for event in events:
                 heard.take(event)
-                self.recorded.event(event)
+                for recorder in self._recorders:
+                    recorder.event(event)
                 self.progress.event(event, monotonic())
                 self._tell(event, show)
                 show(event)
@@ -203,10 +207,10 @@ class Session:
         if self.look.verbose and self.stats:
             self.say(aligned(stats_lines(self.stats)))
 
-    def _round(self, done: Any) -> None:
+    def _round(self, done: Round) -> None:
         self.progress.round(done)
-        if self.recorded:
-            self.recorded.round(done)
+        for recorder in self._recorders:
+            recorder.round(done)
 
     def _tell(self, event: Event, show: output.Display) -> None:
         """How it is speculated is told when that changes; the line of counts says it all the time."""
@@ -228,16 +232,22 @@ class Session:
         long = any(word in str(error) for word in ("context", "exceed", "longer than"))
         return f"; {self.room.advice}" if long and "num_ctx" not in str(error) else ""
 
-    def _keep_trace(self, recorder: Recorder) -> None:
-        recorder.broke_off()
-        if self.trace:
-            self.trace.add(recorder)
-        if self.history:
+    @property
+    def _recorders(self) -> list[Recorder]:
+        """What records the reply that runs."""
+        return [recorder for recorder in (self.recorded, self._traced) if recorder]
+
+    def _keep_traces(self) -> None:
+        for recorder in self._recorders:
+            recorder.broke_off()
+        if self.trace and self._traced:
+            self.trace.add(self._traced)
+        if self.history and self.recorded:
             with suppress(OSError):  # a convenience: `--trace` is for those who rely on it
                 last_file().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 descriptor = os.open(last_file(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
                 with open(descriptor, "w", encoding="utf-8") as out:
-                    out.write(written(recorder))
+                    out.write(written(self.recorded))
 
 
 def piped() -> bool:

@@ -13,6 +13,7 @@ from scripted_ollama import ScriptedOllama
 
 from specollama.chat.store import Store
 from specollama.embedded.serve import Running
+from specollama.trace.records import read
 
 Chat = Callable[..., Screen]
 
@@ -42,6 +43,22 @@ def test_a_reply_is_shown_as_markdown_once_with_its_counts_below(chat: Chat, let
     assert b"\x1b[2J" not in screen.raw, "the screen is never cleared"
     screen.type("\x04")
     assert screen.left() == 0
+
+
+def test_the_last_reply_can_be_looked_into_and_all_of_them_traced(
+    chat: Chat, letter_url: str, places: dict[str, str], tmp_path: Path
+) -> None:
+    screen = chat(*pair(letter_url), "--trace", "t.jsonl")
+    screen.wait(">>>")
+    screen.say("One.", r"Add them\.")
+    screen.say("Two.", r"Add them\.")
+    screen.say("/trace page.html", r"written to page\.html")
+    first, second = read(tmp_path / "t.jsonl")
+    assert (first.head.texts, second.rounds[0].drafted[0].text) == (False, None)
+    [last] = read(Path(places["XDG_STATE_HOME"]) / "specollama" / "last-reply.jsonl")
+    assert "".join(token.text or "" for token in last.tokens).startswith("Here is a **short** function.")
+    assert len(last.tokens) == len(second.tokens)
+    assert "**short**" in (tmp_path / "page.html").read_text()
 
 
 def test_tokens_have_the_colour_of_their_origin_and_none_under_no_color(chat: Chat, letter_url: str) -> None:
