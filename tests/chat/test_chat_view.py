@@ -40,10 +40,13 @@ def test_a_call_of_a_tool_is_shown_as_what_it_calls() -> None:
     assert shown.index("Let me see.") < shown.index("calls clock")
 
 
-def test_no_more_is_redrawn_than_the_terminal_has_lines() -> None:
+def test_of_what_is_longer_than_the_terminal_the_last_lines_are_redrawn() -> None:
     lines = [Text(f"{number}. line\n", Origin.PLAIN) for number in range(1, 31)]
-    shown = drawn(*lines, height=10)
-    assert max(part.count(UP) for part in shown.split("line")) <= 10
+    drawings = [part.splitlines() for part in drawn(*lines, height=10).split(UP) if "line" in part]
+    *_, last, whole = drawings
+    assert len(whole) > 30, "at the end all of it is printed"
+    assert ("30 line" in last[-2], len(last)) == (True, 9), "its last lines, and the line of counts"
+    assert max(map(len, drawings[:-1])) <= 10
 
 
 def test_what_is_whole_is_written_once_however_much_follows() -> None:
