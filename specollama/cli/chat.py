@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from specollama.chat.reading import Reader
     from specollama.chat.session import Session
     from specollama.chat.store import Kept, Store
+    from specollama.chat.view import Look
 
 _CONVERSATION = "Conversation"
 
@@ -45,8 +46,13 @@ def chat(
     num_ctx: options.NumCtx = None,
     show_origin: options.ShowOrigin = False,
     theme: Annotated[
-        str, typer.Option(metavar="default|colourblind|mono", help="The colours of origins; none under NO_COLOR.")
-    ] = "default",
+        str | None,
+        typer.Option(
+            metavar="default|colourblind|mono",
+            show_default="the configuration's",
+            help="The colours of origins; none under NO_COLOR.",
+        ),
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print the counters after each reply.")] = False,
     resume: Annotated[
         bool, typer.Option("-c", "--continue", rich_help_panel=_CONVERSATION, help="Go on with the last one.")
@@ -72,18 +78,17 @@ def chat(
     from specollama.chat.opening import Choice
     from specollama.chat.session import Session, piped
     from specollama.chat.store import Store
-    from specollama.chat.view import THEMES, Look
+    from specollama.chat.view import THEMES
 
-    if theme not in THEMES:
+    if theme not in (None, *THEMES):
         raise UsageError(f"--theme {theme}: must be one of {', '.join(THEMES)}")
     sampling = {"temperature": temperature, "seed": seed, "num_predict": num_predict, "num_ctx": num_ctx}
     flags: Any = options.flags(lookahead=lookahead, route=route, rule=rule, keep_alive=keep_alive, sampling=sampling)
     known = options.configuration(config)
     terminal = not piped()
-    store = Store() if (terminal if history is None else history) else None
-    kept = _kept(store or Store(), resume, load)
-    if kept.id is not None and store is None and history is None:
-        store = Store()
+    kept = _kept(Store(), resume, load)
+    wanted = known.table.chat.history if history is None else history
+    store = Store() if (terminal or kept.id is not None if wanted is None else wanted) else None
     choice = _choice(Choice(pair, target, draft), kept, known, terminal)
     kept.talk.system = system or kept.talk.system
     kept.talk.images = [encoded(file) for file in image or []]
@@ -95,7 +100,7 @@ def chat(
             choice,
             _flags(kept, flags),
             terminal=terminal,
-            look=Look(origin=show_origin, theme=theme, verbose=verbose),
+            look=_look(known, origin=show_origin, theme=theme, verbose=verbose),
             kept=kept,
             store=store,
             history=store is not None,
@@ -107,6 +112,20 @@ def chat(
             _hold(session)
         finally:
             session.close()
+
+
+def _look(config: Config, *, origin: bool, theme: str | None, verbose: bool) -> Look:
+    from specollama.chat.view import Look
+
+    table = config.table.chat
+    return Look(
+        origin=origin or table.origin,
+        markdown=table.markdown,
+        wordwrap=table.wordwrap,
+        fold=table.fold,
+        theme=theme or table.theme,
+        verbose=verbose or table.verbose,
+    )
 
 
 def _kept(store: Store, resume: bool, load: str | None) -> Kept:
