@@ -13,7 +13,15 @@ from screen import Screen
 
 DOCS = Path(__file__).parent.parent / "docs"
 QUESTION = "Write a python function that adds two numbers, and name two ways to use it."
-NAMED = {"brown": "yellow"}  # as rich calls it
+
+
+def coloured(name: str) -> str | None:
+    """A terminal cell's colour as rich calls it."""
+    if name == "default":
+        return None
+    if len(name) == 6 and set(name) <= set("0123456789abcdef"):
+        return f"#{name}"
+    return name.replace("brown", "yellow").replace("bright", "bright_")
 
 
 def drawn(screen: Screen, file: Path, title: str) -> None:
@@ -23,10 +31,12 @@ def drawn(screen: Screen, file: Path, title: str) -> None:
     for row in rows:
         line = Text(no_wrap=True)
         for cell in row:
-            colour = None if cell.fg == "default" else NAMED.get(cell.fg, cell.fg)
-            colour = f"#{colour}" if colour and len(colour) == 6 and set(colour) <= set("0123456789abcdef") else colour
             style = Style(
-                color=colour, bold=cell.bold, italic=cell.italics, underline=cell.underscore, reverse=cell.reverse
+                color=coloured(cell.fg),
+                bold=cell.bold,
+                italic=cell.italics,
+                underline=cell.underscore,
+                reverse=cell.reverse,
             )
             line.append(cell.data, style)
         console.print(line)
@@ -55,4 +65,5 @@ def main() -> None:
         screen.left()
 
 
-main()
+if __name__ == "__main__":
+    main()
