@@ -58,6 +58,7 @@ def main() -> None:
         screen.say("/clear", "forgotten")
         screen.say("/origin on", "origin: on")
         screen.type("\x0c")  # Ctrl-L
+        screen.wait(r"\A>>>")
         screen.say("Why is the sky blue?", r"\w")
         drawn(screen, DOCS / "chat-origin.svg", "/origin on: accepted green, recovered red, bonus cyan")
         screen.say(f"/trace {DOCS / 'trace.html'}", "written to")
