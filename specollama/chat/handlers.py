@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from specollama.chat.commands import COMMANDS, Call, CommandFault, Setting, help_text, parse_setting
-from specollama.chat.editor import edited
 from specollama.chat.opening import Choice, pair_names
 from specollama.chat.progress import Room
 from specollama.chat.session import Session
@@ -19,6 +19,7 @@ from specollama.chat.store import Kept, Store, exported
 from specollama.chat.talk import Talk
 from specollama.chat.typed import with_images
 from specollama.cli import options
+from specollama.cli.editor import edited
 from specollama.config import FileRef, Overrides
 from specollama.errors import MissingPackage, RunError, SpecollamaError, UsageError, one_line
 from specollama.report import aligned, stats_lines
@@ -230,7 +231,7 @@ def _undo(session: Session, rest: str) -> str:
 
 
 def _edit(session: Session, rest: str) -> str:
-    text = edited(session.begun)
+    text = edited(session.begun, os.environ)
     session.begun = ""
     if not text.strip():
         return "nothing was written"

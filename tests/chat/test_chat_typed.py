@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
 from specollama.chat.commands import CommandFault
-from specollama.chat.editor import edited
 from specollama.chat.typed import completions, is_command, unfinished, unquoted, with_images
 
 
@@ -87,21 +85,3 @@ def test_files_are_completed_with_their_spaces_escaped(tmp_path: Path) -> None:
     offered = [(f"{tmp_path}/a\\ b.png", len(word)), (f"{tmp_path}/a\\ c/", len(word))]
     assert list(completions(f"look at {word}", [], [])) == offered
     assert list(completions(word, [], [])) == offered
-
-
-@pytest.mark.parametrize(
-    ("editor", "says"),
-    [
-        ("/nowhere/ed", "/nowhere/ed: No such file or directory; $EDITOR says which editor to use"),
-        ("sh -c 'exit 3'", "sh ended with 3: nothing is sent"),
-    ],
-)
-def test_an_editor_that_fails_is_told_in_a_line(editor: str, says: str) -> None:
-    with pytest.raises(CommandFault, match=f"^{re.escape(says)}$"):
-        edited("begun", {"EDITOR": editor})
-
-
-def test_an_editor_gets_what_was_begun(tmp_path: Path) -> None:
-    (tmp_path / "ed").write_text('#!/bin/sh\nprintf " and ended" >> "$1"\n')
-    (tmp_path / "ed").chmod(0o755)
-    assert edited("begun", {"VISUAL": str(tmp_path / "ed"), "EDITOR": "/nowhere/ed"}) == "begun and ended"
