@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AbstractContextManager, aclosing, nullcontext
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specollama.bodies import Sorted, for_target, sort_out
 from specollama.config import ModelRef, Overrides
@@ -17,9 +17,12 @@ from specollama.pool import OpenPair
 from specollama.replies import Writer, joined
 from specollama.report import stats_object
 from specollama.serving.faults import Fault
-from specollama.stats import Done, Stats, Text, ToolCalls
-from specollama.types import Route
+from specollama.stats import Done, Event, Stats, Status, Text, ToolCalls
+from specollama.types import DoneReason, Origin, Route
 from specollama.wire import Reply
+
+if TYPE_CHECKING:
+    from specollama.trace.recorder import Recorder
 
 Chunk = dict[str, Any]
 
@@ -36,6 +39,7 @@ class Answer:
     chat: bool
     stats: Stats = field(default_factory=Stats)
     _began: int = field(default_factory=perf_counter_ns)
+    _recorder: Recorder | None = None
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
         """Ollama's JSON objects, the last with the counters under `specollama`. Close it to stop all work.
@@ -43,6 +47,12 @@ class Answer:
         Raises Fault for what is refused here, EndpointError when the target's server refuses or fails, another
         SpecollamaError when a target that no server has can't be run.
         """
+        with self._traced():
+            async with aclosing(self._chunks()) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+    async def _chunks(self) -> AsyncGenerator[Chunk, None]:
         asked = sort_out(self.body, chat=self.chat)
         pair = self._tuned(asked.overrides)
         plan = await self._planned(pair, asked)
@@ -66,6 +76,25 @@ class Answer:
     @property
     def streams(self) -> bool:
         return self.body.get("stream") is not False
+
+    @contextmanager
+    def _traced(self) -> Iterator[None]:
+        trace = self.opened.trace
+        if trace is None:
+            yield
+            return
+        self._recorder = trace.recorder(self.opened.settings, "/api/chat" if self.chat else "/api/generate")
+        try:
+            yield
+        except SpecollamaError as error:
+            self._recorder.broke_off(str(error))
+            raise
+        finally:
+            trace.add(self._recorder)
+
+    def _note(self, event: Event) -> None:
+        if self._recorder:
+            self._recorder.event(event)
 
     def _tuned(self, overrides: Overrides) -> Pair:
         try:
@@ -113,25 +142,30 @@ class Answer:
 
     async def _replies(self, pair: Pair, plan: AnyPlan, prepared: int) -> AsyncGenerator[Reply | str, None]:
         writer, written, first = Writer(str(self.body["model"]), self.chat), "", 0
+        pair = pair.watched(self._recorder.round) if self._recorder else pair
         async with aclosing(pair.speculated(plan, lambda: self.opened.lanes.share)) as events:
             async for event in events:
                 if isinstance(event, str):
                     yield event
-                elif isinstance(event, Text):
+                    continue
+                if isinstance(event, Done):
+                    self.stats = event.stats
+                    self._time(first)
+                self._note(event)
+                if isinstance(event, Text):
                     first = first or perf_counter_ns() - self._began
                     written += event.text
                     yield writer.text(event)
                 elif isinstance(event, ToolCalls):
                     yield writer.calls(event)
                 elif isinstance(event, Done):
-                    self.stats = event.stats
-                    self._time(first)
                     yield writer.done(event, prepared, None if self.chat else pair.context(plan, written))
 
     async def _plain(self, pair: Pair, reason: str, seed: int | None) -> AsyncGenerator[Chunk, None]:
         """The target's own answer, in all but the model's name as it came."""
         self.stats, settings, first = Stats(route=Route.PLAIN, reason=reason), pair.settings, 0
         body = for_target(self.body, settings.target.model, settings.options, settings.keep_alive)
+        self._note(Status(on=False, detail=reason))
         if seed is not None:
             body["options"] = {**body.get("options", {}), "seed": seed}
         with self.opened.lanes.plain():
@@ -139,12 +173,15 @@ class Answer:
             async with aclosing(pair.target_server.pass_on(path, body)) as chunks:
                 async for chunk in chunks:
                     first = first or perf_counter_ns() - self._began
+                    for text in _texts(chunk):
+                        self._note(text)
                     if "model" in chunk:
                         chunk["model"] = self.body["model"]
                     if chunk.get("done"):
                         self.stats.prompt_eval_count = chunk.get("prompt_eval_count", 0)
                         self.stats.eval_count = self.stats.plain = chunk.get("eval_count", 0)
                         self._time(first)
+                        self._note(Done(_reason(chunk), self.stats))
                         chunk = self._last(chunk)
                     yield chunk
 
@@ -159,6 +196,18 @@ class Answer:
 
     def _last(self, chunk: Chunk) -> Chunk:
         return {**chunk, "specollama": {"pair": self.opened.name, **stats_object(self.stats)}}
+
+
+def _texts(chunk: Chunk) -> Iterator[Text]:
+    """What a line of the target's own answer says."""
+    told = chunk.get("message") or chunk
+    for name, thinking in (("thinking", True), ("content" if told is not chunk else "response", False)):
+        if text := told.get(name):
+            yield Text(str(text), Origin.PLAIN, thinking=thinking)
+
+
+def _reason(chunk: Chunk) -> DoneReason:
+    return DoneReason.LENGTH if chunk.get("done_reason") == "length" else DoneReason.STOP
 
 
 def _taken(lanes: Lanes, route: Route) -> AbstractContextManager[None]:

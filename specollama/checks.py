@@ -41,7 +41,7 @@ class Conversation:
     `options` are Ollama's, by its names; those that are set here win over the pair's. `format`: "json" or a JSON
     schema. `think`: whether a thinking model thinks, or how much; None: as it does by itself. `top_logprobs`: how many
     of the most probable tokens a plain reply shows at each place, so far as its server can (a speculated one shows what
-    it had to know).
+    it had to know). `truncate` False: what no longer fits the context is refused, never cut off at the beginning.
     """
 
     messages: Sequence[Message]
@@ -50,6 +50,7 @@ class Conversation:
     tools: Sequence[Mapping[str, Any]] = ()
     think: bool | str | None = None
     top_logprobs: int = 0
+    truncate: bool = True
 
     @property
     def raw(self) -> bool:
@@ -68,6 +69,7 @@ class Conversation:
             **({"tools": list(self.tools)} if self.tools else {}),
             **({} if self.think is None else {"think": self.think}),
             **({"logprobs": True, "top_logprobs": self.top_logprobs} if self.top_logprobs else {}),
+            **({} if self.truncate else {"truncate": False}),
         }
 
 

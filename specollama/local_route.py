@@ -17,6 +17,7 @@ from specollama.backends.vocabulary import LlamaVocabulary, offloads_to_gpu
 from specollama.checks import Ask, request_obstacle, why_off
 from specollama.config import DraftRef, FileRef, Lookup, ModelRef, PairSettings
 from specollama.engine.ahead import DraftAhead, OverlappedTarget
+from specollama.engine.rounds import Watcher
 from specollama.errors import EndpointError, MissingPackage, RunError, UnsupportedPair
 from specollama.events import thinking_apart
 from specollama.hosts import apart
@@ -30,6 +31,7 @@ from specollama.wire import RunningModel
 if TYPE_CHECKING:
     from specollama.opened import OpenedPair
 
+_NEEDED, _TRACED = 2, 5  # most probable tokens told at each place: for a comparison, and for a trace
 _GPU_DEVICES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 
 
@@ -47,6 +49,11 @@ class LocalRoute:
         if self._pair:
             await self._pair.close()
             self._pair = None
+
+    @property
+    def context_length(self) -> int | None:
+        """In tokens, once the pair is opened."""
+        return self._pair.context_length if self._pair else None
 
     async def pair(
         self, settings: PairSettings, options: Mapping[str, Any], target: Model | None = None
@@ -160,12 +167,16 @@ def _there(device: str) -> bool:
     return Path(device).exists()
 
 
-async def speculated_here(plan: LocalPlan, settings: PairSettings) -> AsyncGenerator[Event, None]:
-    """The events of a reply by models that are opened here. Close it to stop."""
+async def speculated_here(
+    plan: LocalPlan, settings: PairSettings, watch: Watcher | None = None
+) -> AsyncGenerator[Event, None]:
+    """The events of a reply by models that are opened here. Close it to stop. `watch` is told of each round."""
     opened = plan.opened
     async with opened.alone:
         others = [served(model, plan.sampling, settings, opened.target.vocabulary) for model in plan.others]
-        speculation = opened.speculation(plan.prompt, plan.sampling, settings, others)
+        shown = _TRACED if watch else _NEEDED
+        speculation = opened.speculation(plan.prompt, plan.sampling, settings, others, shown)
+        speculation.watch = watch
         ahead = [other.drafter for other in others if isinstance(other.drafter, DraftAhead)]
         speculation.target = OverlappedTarget(speculation.target, ahead)
         off = why_off(settings)

@@ -21,7 +21,6 @@ from specollama.backends.probe import probe_pair
 from specollama.backends.requests import Requests
 from specollama.backends.tokenizers import vocabulary_of
 from specollama.backends.vocabulary import LlamaVocabulary
-from specollama.backends.watch import Watch
 from specollama.checks import (
     Ask,
     Completion,
@@ -34,23 +33,18 @@ from specollama.checks import (
     why_plain,
 )
 from specollama.config import FileRef, Overrides, PairSettings, ollama_of
-from specollama.engine.rounds import Speculation
+from specollama.engine.rounds import Watcher
 from specollama.errors import EndpointError, ModelMissing, Unreachable, UnsupportedPair
-from specollama.events import thinking_apart, unless_nothing_came, written
+from specollama.events import unless_nothing_came, written
 from specollama.hosts import Endpoint
-from specollama.lanes import SharedLookahead
 from specollama.local_route import LocalRoute, speculated_here
 from specollama.native_route import NativePlan, NativeRoute
 from specollama.plan import (
     LocalPlan,
     Plan,
     begins_twice,
-    detail,
-    lookahead_of,
-    patience,
     requests_for,
-    sides,
-    unload,
+    speculated_by_requests,
 )
 from specollama.prompts import Unprompted, rendered_by_server
 from specollama.sampling import effective
@@ -91,6 +85,7 @@ class Pair:
         self._target_server = _server(ollama, environ) if ollama else None
         self.draft_server = _server(settings.draft.endpoint, environ) if settings.draft else None
         self._known = _Known()
+        self._watch: Watcher | None = None
 
     async def __aenter__(self) -> Self:
         for server in (self._target_server, self.draft_server):
@@ -123,6 +118,19 @@ class Pair:
         pair = copy(self)
         pair.settings = self.settings.override(**flags)
         return pair
+
+    def watched(self, watch: Watcher) -> Pair:
+        """The same pair for one reply, of whose rounds `watch` is told as they end."""
+        pair = copy(self)
+        pair._watch = watch
+        return pair
+
+    async def context_length(self) -> int | None:
+        """Tokens that a conversation has room for; None where that isn't known, as before its models are loaded."""
+        known = self._local.context_length or self._scoring.context_length
+        if known or self.without_ollama:
+            return known
+        return await context_length((await self.models())[0])
 
     async def reply(self, ask: Ask) -> AsyncGenerator[Event, None]:
         """The events of one reply: a Status, Text as it comes, Done. Close it to stop; nothing runs on then."""
@@ -246,14 +254,15 @@ class Pair:
                 async for event_of_other in others:
                     yield event_of_other
             return
-        async with aclosing(self._speculated(plan, lanes)) as events:
+        async with aclosing(speculated_by_requests(plan, self.settings, lanes, self._watch)) as events:
             async for event in unless_nothing_came(events):
                 yield event
 
     def _other_events(self, plan: LocalPlan | NativePlan | ScoringPlan) -> AsyncGenerator[Event, None]:
-        if isinstance(plan, LocalPlan):
-            return speculated_here(plan, self.settings)
-        return plan.events() if isinstance(plan, NativePlan) else scored(plan, self.settings)
+        if isinstance(plan, NativePlan):
+            return plan.events()
+        told = (self.settings, self._watch)
+        return speculated_here(plan, *told) if isinstance(plan, LocalPlan) else scored(plan, *told)
 
     def context(self, plan: AnyPlan, text: str) -> list[int] | None:
         """The tokens of the prompt and the reply, as /api/generate gives them; None where they aren't known exactly."""
@@ -361,30 +370,6 @@ class Pair:
         async with aclosing(stream) as chunks:
             async for event in written(chunks, stats):
                 yield event
-
-    async def _speculated(self, plan: Plan, lanes: Callable[[], int] | None) -> AsyncGenerator[Event, None]:
-        lookahead = lookahead_of(plan, self.settings)
-        if lanes is not None:
-            lookahead = SharedLookahead(lookahead, lanes)
-        stats = Stats(route=plan.route, prompt_eval_count=plan.prompt_tokens)
-        yield Status(on=True, detail=detail(plan, self.settings, lookahead))
-        watch = Watch(plan.target, plan.draft, plan.lanes, plan.probe.step if plan.probe else None)
-        async with AsyncExitStack() as stack:
-            target, drafter = await sides(plan, self.settings, watch, stack)
-            speculation = Speculation(
-                prompt=plan.prompt,
-                target=target,
-                drafter=drafter,
-                lookahead=lookahead,
-                rule=plan.rule,
-                options=plan.target_requests.options,
-                stats=stats,
-                patience=patience(plan, self.settings),
-            )
-            events = await stack.enter_async_context(aclosing(speculation.events()))
-            async for event in thinking_apart(events, plan.prompt, plan.target.thinks):
-                yield event
-        await unload(plan)
 
     async def tokenizers(self, target: Model, draft: Model) -> Tokenizers:
         """Once for a pair: the target's tokenizer, and whether the draft model's is the same."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,9 +24,13 @@ from specollama.backends.watch import Watch, WatchedTarget
 from specollama.checks import Tokenizers
 from specollama.config import PairSettings
 from specollama.engine.ahead import DraftAhead, OverlappedTarget
+from specollama.engine.rounds import Speculation, Watcher
 from specollama.errors import EndpointError
+from specollama.events import thinking_apart
 from specollama.hosts import apart
+from specollama.lanes import SharedLookahead
 from specollama.lookahead import AdaptiveLookahead, Lookahead, Patience, StagedLookahead
+from specollama.stats import Event, Stats, Status
 from specollama.types import Route, Rule, SamplingOptions
 
 if TYPE_CHECKING:
@@ -177,6 +181,35 @@ def begins_twice(prompt: str, target: Model) -> bool:
     """Whether the prompt has a begin marker that the server may add once more. Only for want of a vocabulary."""
     adds = target.show.model_info.get("tokenizer.ggml.add_bos_token")
     return adds is not False and prompt.startswith(_BEGIN_MARKERS)
+
+
+async def speculated_by_requests(
+    plan: Plan, settings: PairSettings, lanes: Callable[[], int] | None, watcher: Watcher | None
+) -> AsyncGenerator[Event, None]:
+    """The events of a reply whose target a server has. `lanes`: how many it may use; `watcher` hears of each round."""
+    lookahead = lookahead_of(plan, settings)
+    if lanes is not None:
+        lookahead = SharedLookahead(lookahead, lanes)
+    stats = Stats(route=plan.route, prompt_eval_count=plan.prompt_tokens)
+    yield Status(on=True, detail=detail(plan, settings, lookahead))
+    watch = Watch(plan.target, plan.draft, plan.lanes, plan.probe.step if plan.probe else None)
+    async with AsyncExitStack() as stack:
+        target, drafter = await sides(plan, settings, watch, stack)
+        speculation = Speculation(
+            prompt=plan.prompt,
+            target=target,
+            drafter=drafter,
+            lookahead=lookahead,
+            rule=plan.rule,
+            options=plan.target_requests.options,
+            stats=stats,
+            patience=patience(plan, settings),
+            watch=watcher,
+        )
+        events = await stack.enter_async_context(aclosing(speculation.events()))
+        async for event in thinking_apart(events, plan.prompt, plan.target.thinks):
+            yield event
+    await unload(plan)
 
 
 async def unload(plan: Plan) -> None:

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from specollama.backends.facts import full_name
 from specollama.config import Config, ModelRef, PairSettings
 from specollama.lanes import Lanes
 from specollama.pairs import DEFAULT_LANES, Pair
+
+if TYPE_CHECKING:
+    from specollama.trace.recorder import TraceFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,7 @@ class OpenPair:
     pair: Pair
     lanes: Lanes
     intercept: bool = True
+    trace: TraceFile | None = None  # that its replies are added to
 
     @property
     def settings(self) -> PairSettings:
@@ -34,9 +38,9 @@ class PairPool:
     Raises ConfigError when a variable that holds a token isn't set.
     """
 
-    def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
+    def __init__(self, config: Config, environ: Mapping[str, str], trace: TraceFile | None = None) -> None:
         lanes: dict[tuple[str, str], Lanes] = {}
-        self.pairs = {name: _opened(name, config, environ, lanes) for name in config.table.pairs}
+        self.pairs = {name: _opened(name, config, environ, lanes, trace) for name in config.table.pairs}
         self._names = {full_name(name): opened for name, opened in self.pairs.items()}
         self._targets = _targets(self.pairs, config.table.default_pair)
         self._stack = AsyncExitStack()
@@ -62,14 +66,20 @@ class PairPool:
         return self.named(model) or self._targets.get(full_name(model))
 
 
-def _opened(name: str, config: Config, environ: Mapping[str, str], lanes: dict[tuple[str, str], Lanes]) -> OpenPair:
+def _opened(
+    name: str,
+    config: Config,
+    environ: Mapping[str, str],
+    lanes: dict[tuple[str, str], Lanes],
+    trace: TraceFile | None,
+) -> OpenPair:
     settings = config.pair(name, environ)
     url = settings.target.endpoint.url if isinstance(settings.target, ModelRef) else ""
     target = (url, full_name(settings.target.model))
     total = settings.lanes or DEFAULT_LANES
     shared = lanes.setdefault(target, Lanes(total))
     shared.total = min(shared.total, total)
-    return OpenPair(name, Pair(settings, environ), shared, config.table.pairs[name].intercept)
+    return OpenPair(name, Pair(settings, environ), shared, config.table.pairs[name].intercept, trace)
 
 
 def _targets(pairs: Mapping[str, OpenPair], default: str | None) -> dict[str, OpenPair]:

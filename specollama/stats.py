@@ -123,6 +123,7 @@ class Text:
     logprob: float | None = None
     top: tuple[Token, ...] = ()  # the target's most probable tokens at the place; empty where unknown
     thinking: bool = False  # part of the model's thinking, not of its answer
+    confidence: float | None = None  # how sure the drafter was at the place, 0 to 1; None where it didn't say
 
 
 @dataclass(frozen=True, slots=True)

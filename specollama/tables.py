@@ -230,6 +230,18 @@ class ServeTable(Table):
     stuck_after: Seconds = 600.0
 
 
+class ChatTable(Table):
+    """How a chat begins; its flags, and `/set` in it, change that. `history` None: kept at a terminal alone."""
+
+    history: Annotated[bool | None, _must("true or false")] = None
+    theme: Annotated[Literal["default", "colourblind", "mono"], _must('"default", "colourblind" or "mono"')] = "default"
+    origin: Annotated[bool, _must("true or false")] = False
+    verbose: Annotated[bool, _must("true or false")] = False
+    markdown: Annotated[bool, _must("true or false")] = True
+    wordwrap: Annotated[bool, _must("true or false")] = True
+    fold: Annotated[bool, _must("true or false")] = False
+
+
 class ReviewTable(Table):
     """How replies are approved. `quorum`: different reviewers of one text; `mark_below`: a token's probability."""
 
@@ -239,6 +251,7 @@ class ReviewTable(Table):
 
 class ConfigTable(Table):
     default_pair: Annotated[str | None, _must("the name of a pair")] = None
+    chat: ChatTable = ChatTable()
     review: ReviewTable = ReviewTable()
     serve: ServeTable = ServeTable()
     endpoints: Annotated[dict[str, EndpointTable], _named("endpoints")] = {}

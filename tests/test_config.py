@@ -82,6 +82,13 @@ def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
     assert str(pair.target.endpoint) == "http://box:11434 (set by OLLAMA_HOST)"
 
 
+def test_a_chat_has_defaults_of_its_own(tmp_path: Path) -> None:
+    chat = load(tmp_path, '[chat]\ntheme = "mono"\nhistory = false\n').table.chat
+    assert (chat.theme, chat.history, chat.markdown) == ("mono", False, True)
+    with pytest.raises(ConfigError, match=r'chat.theme = "pink": must be "default", "colourblind" or "mono"$'):
+        load(tmp_path, '[chat]\ntheme = "pink"\n')
+
+
 def test_a_model_may_name_its_server_after_an_at_sign(tmp_path: Path) -> None:
     pair = load(tmp_path, WHOLE).pair("other", TOKEN)
     assert pair.draft is not None
@@ -221,7 +228,7 @@ def test_an_unknown_option_names_the_nearest_one(tmp_path: Path) -> None:
         (
             '[pair.one]\ntarget = { model = "t" }',
             "pair = (not shown): unknown key, did you mean pairs? "
-            "allowed: default_pair, endpoints, pairs, review, serve",
+            "allowed: chat, default_pair, endpoints, pairs, review, serve",
         ),
         (
             f'default_pair = "on"\n{SMALL}',
@@ -339,7 +346,7 @@ def test_a_directory_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
 def test_a_message_stays_on_one_line_whatever_the_file_holds(tmp_path: Path) -> None:
     message = refusal(tmp_path, '"a\\nb\\u2028\\u001b" = 1')
     assert message == (
-        'c.toml: "a\\nb\\u2028\\u001b" = 1: unknown key; allowed: default_pair, endpoints, pairs, review, serve'
+        'c.toml: "a\\nb\\u2028\\u001b" = 1: unknown key; allowed: chat, default_pair, endpoints, pairs, review, serve'
     )
 
 

@@ -12,6 +12,7 @@ from specollama.cli import (
     batch,
     bench,
     chat,
+    chats,
     demo,
     doctor,
     embedded,
@@ -24,6 +25,7 @@ from specollama.cli import (
     review,
     run,
     serve,
+    trace,
     tune,
 )
 from specollama.errors import SpecollamaError, UsageError
@@ -38,6 +40,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("chat")(chat.chat)
+app.command("trace")(trace.trace)
 app.add_typer(pairs.app, name="pairs")
 app.command("serve")(serve.serve)
 app.command("bench")(bench.bench)
@@ -49,6 +52,7 @@ app.command("demo")(demo.demo)
 app.command("batch")(batch.batch)
 app.command("review")(review.review)
 app.command("release")(release.release)
+app.add_typer(chats.app, name="chats")
 app.add_typer(embedded.app, name="embedded")
 
 

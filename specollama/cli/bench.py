@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -17,7 +17,7 @@ from specollama.bench.measuring import Measured, Run
 from specollama.bench.plot import draw
 from specollama.bench.prompts import BUILT_IN, Prompt, built_in, load, spread
 from specollama.bench.results import Results, new_file
-from specollama.bench.sides import open_sides
+from specollama.bench.sides import Side, open_sides
 from specollama.bench.summary import SideFigures
 from specollama.cli import options, output
 from specollama.cli.figures import show_figures
@@ -26,6 +26,9 @@ from specollama.config import Config, FileRef, ModelRef, PairSettings
 from specollama.errors import MissingPackage, RunError, UsageError
 from specollama.tables import nearest
 from specollama.types import Route
+
+if TYPE_CHECKING:
+    from specollama.trace.recorder import TraceFile
 
 _MEASURING = "Measuring"
 
@@ -77,6 +80,8 @@ def bench(
     out: Annotated[
         Path, typer.Option(metavar="DIR", rich_help_panel=_MEASURING, help="Where the results are kept.")
     ] = Path("specollama-bench"),
+    trace: options.Trace = None,
+    trace_texts: options.TraceTexts = False,
 ) -> None:
     """Measure a pair: speed and texts beside the target alone, at temperature 0, in one run."""
     flags = options.flags(lookahead=lookahead, route=None, rule=None, keep_alive=keep_alive, sampling={})
@@ -96,6 +101,7 @@ def bench(
         num_predict=num_predict,
         repeat=repeat,
         out=out,
+        trace=options.trace_file(trace, texts=trace_texts),
     )
     call.check()
     asyncio.run(_bench(call))
@@ -114,6 +120,7 @@ class Call:
     num_predict: int
     repeat: int
     out: Path
+    trace: TraceFile | None = None
 
     def check(self) -> None:
         """Raises UsageError when there is nothing to compare, or a route lacks its draft model."""
@@ -122,6 +129,17 @@ class Call:
             raise UsageError("--routes plain: nothing to compare it with; add a route, or --against")
         for route in compared:
             self.settings.override(route=route)
+
+    def traced(
+        self, sides: Mapping[str, Side], note: Callable[[str], None]
+    ) -> tuple[Mapping[str, Side], Callable[[str], None]]:
+        """The sides, traced if that is wanted, and what is to be told what is done."""
+        if self.trace is None:
+            return sides, note
+        from specollama.bench.traced import Labels, TracedSide  # here, since hardly any run is traced
+
+        labels = Labels(note)
+        return {name: TracedSide(side, self.settings, self.trace, labels) for name, side in sides.items()}, labels
 
     @property
     def options(self) -> dict[str, Any]:
@@ -172,7 +190,8 @@ async def _bench(call: Call) -> None:
         results.save()  # now rather than after an hour: the folder may not be writable
         try:
             with progress(len(call.prompts)) as (note, advance):
-                run = Run(sides.sides, call.options, call.repeat, measured, note)
+                asked, told = call.traced(sides.sides, note)
+                run = Run(asked, call.options, call.repeat, measured, told)
                 await run.load(call.prompts[0])
                 for prompt in call.prompts:
                     await run.ask(prompt, call.turns)

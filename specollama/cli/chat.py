@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-from contextlib import aclosing
-from dataclasses import dataclass, field
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specollama.cli import options, output
+from specollama.cli import options
 from specollama.cli.attachments import encoded
-from specollama.errors import RunError
-from specollama.pairs import Conversation, Pair
-from specollama.report import aligned, stats_lines
-from specollama.stats import Done, Event, Stats, Text
-from specollama.wire import Message
+from specollama.config import Config, Overrides
+from specollama.errors import ConfigError, UsageError
 
-HELP = """/help    show this
-/clear   forget the conversation so far
-/stats   show the counters of the last reply
-/bye     leave (Ctrl-D too)
-Ctrl-C   stop the reply, and keep what was written"""
+if TYPE_CHECKING:
+    from specollama.chat.opening import Choice
+    from specollama.chat.reading import Reader
+    from specollama.chat.session import Session
+    from specollama.chat.store import Kept, Store
+    from specollama.chat.view import Look
+
+_CONVERSATION = "Conversation"
 
 
 def chat(
-    pair: Annotated[str | None, typer.Argument(metavar="PAIR", help="A pair of the configuration.")] = None,
+    pair: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PAIR", help="A pair of the configuration; embedded: one that needs neither it nor Ollama."
+        ),
+    ] = None,
     config: options.ConfigFile = None,
     target: options.TargetName = None,
     draft: options.DraftName = None,
@@ -41,106 +43,182 @@ def chat(
     temperature: options.Temperature = None,
     seed: options.Seed = None,
     num_predict: options.NumPredict = None,
+    num_ctx: options.NumCtx = None,
     show_origin: options.ShowOrigin = False,
+    theme: Annotated[
+        str | None,
+        typer.Option(
+            metavar="default|colourblind|mono",
+            show_default="the configuration's",
+            help="The colours of origins; none under NO_COLOR.",
+        ),
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print the counters after each reply.")] = False,
+    resume: Annotated[
+        bool, typer.Option("-c", "--continue", rich_help_panel=_CONVERSATION, help="Go on with the last one.")
+    ] = False,
+    load: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", rich_help_panel=_CONVERSATION, help="Go on with one that was kept."),
+    ] = None,
+    history: Annotated[
+        bool | None,
+        typer.Option(
+            "--history/--no-history",
+            rich_help_panel=_CONVERSATION,
+            show_default="kept, unless piped",
+            help="Keep the conversation, and what was typed.",
+        ),
+    ] = None,
+    trace: options.Trace = None,
+    trace_texts: options.TraceTexts = False,
 ) -> None:
     """Chat with a pair: the conversation is kept, and Ctrl-C stops a reply only."""
-    sampling = {"temperature": temperature, "seed": seed, "num_predict": num_predict}
-    flags = options.flags(lookahead=lookahead, route=route, rule=rule, keep_alive=keep_alive, sampling=sampling)
-    settings = options.pair_settings(options.configuration(config), pair, target, draft, flags)
-    session = Session(system, [encoded(file) for file in image or []], think)
-    show = output.as_text(origin=show_origin, stats=False)
+    # here, since other commands don't need what a chat is made of, and some of it takes long to load
+    from specollama.chat.opening import Choice
+    from specollama.chat.session import Session, piped
+    from specollama.chat.store import Store
+    from specollama.chat.view import THEMES
+
+    if theme not in (None, *THEMES):
+        raise UsageError(f"--theme {theme}: must be one of {', '.join(THEMES)}")
+    sampling = {"temperature": temperature, "seed": seed, "num_predict": num_predict, "num_ctx": num_ctx}
+    flags: Any = options.flags(lookahead=lookahead, route=route, rule=rule, keep_alive=keep_alive, sampling=sampling)
+    known = options.configuration(config)
+    terminal = not piped()
+    kept = _kept(Store(), resume, load)
+    wanted = known.table.chat.history if history is None else history
+    store = Store() if (terminal or kept.id is not None if wanted is None else wanted) else None
+    choice = _choice(Choice(pair, target, draft), kept, known, terminal)
+    kept.talk.system = system or kept.talk.system
+    kept.talk.images = [encoded(file) for file in image or []]
     options.read_any_bytes()
     with asyncio.Runner() as runner:
-        talk = Pair(settings, os.environ)
-        runner.run(talk.__aenter__())
+        session = Session(
+            runner,
+            known,
+            choice,
+            _flags(kept, flags),
+            terminal=terminal,
+            look=_look(known, origin=show_origin, theme=theme, verbose=verbose),
+            kept=kept,
+            store=store,
+            history=store is not None,
+            think=think,
+            trace=options.trace_file(trace, texts=trace_texts),
+        )
+        session.reader = _reader(session)
         try:
-            _loop(runner, talk, session, show)
+            _hold(session)
         finally:
-            runner.run(talk.__aexit__(None, None, None))
+            session.close()
 
 
-@dataclass(slots=True)
-class Session:
-    """The conversation. `images` go with the next message."""
+def _look(config: Config, *, origin: bool, theme: str | None, verbose: bool) -> Look:
+    from specollama.chat.view import Look
 
-    system: str | None
-    images: list[str]
-    think: bool | None
-    stats: Stats | None = None
-    messages: list[Message] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        self.messages = [Message(role="system", content=self.system)] if self.system else []
-
-    def ask(self, content: str) -> Conversation:
-        self.messages.append(Message(role="user", content=content, images=self.images or None))
-        self.images = []
-        return Conversation(list(self.messages), think=self.think)
-
-    def keep(self, answer: str) -> None:
-        """The answer, or the part of it that came; without any, the question is forgotten too."""
-        if answer:
-            self.messages.append(Message(role="assistant", content=answer))
-        else:
-            self.images = self.messages.pop().images or []
+    table = config.table.chat
+    return Look(
+        origin=origin or table.origin,
+        markdown=table.markdown,
+        wordwrap=table.wordwrap,
+        fold=table.fold,
+        theme=theme or table.theme,
+        verbose=verbose or table.verbose,
+    )
 
 
-def _loop(runner: asyncio.Runner, pair: Pair, session: Session, show: output.Display) -> None:
-    while True:
+def _kept(store: Store, resume: bool, load: str | None) -> Kept:
+    """The conversation that goes on, or a new one."""
+    from specollama.chat.store import Kept
+    from specollama.chat.talk import Talk
+
+    if load is not None:
+        return store.load(load)
+    last = store.last() if resume else None
+    if resume and last is None:
+        print("no conversation is kept yet: a new one begins", file=sys.stderr)
+    return last or Kept(Talk())
+
+
+def _choice(given: Choice, kept: Kept, config: Config, terminal: bool) -> Choice:
+    """The pair that was given, else the one the conversation was held with, else the default one.
+
+    Raises UsageError or ConfigError in at most three lines where there is none.
+    """
+    from specollama.chat.opening import EMBEDDED, Choice, no_pair
+
+    if not given.given and Choice.of(kept.pair).given:
+        return Choice.of(kept.pair)
+    if given.given or given.draft is not None or config.table.pairs:
+        return given
+    if not terminal or "pip install" in no_pair():
+        raise ConfigError(no_pair())
+    print(no_pair(), file=sys.stderr)
+    if not typer.confirm("try that now?", default=True, err=True):
+        raise typer.Exit(2)
+    return Choice(EMBEDDED)
+
+
+def _flags(kept: Kept, given: Overrides) -> Overrides:
+    """What was set when the conversation was held, and over it what is set now."""
+    merged: Any = {**kept.options, **{name: value for name, value in given.items() if value is not None}}
+    merged["options"] = {**kept.options.get("options", {}), **(given.get("options") or {})}
+    flags: Overrides = merged
+    return flags
+
+
+def _reader(session: Session) -> Reader:
+    from specollama.chat.opening import pair_names
+    from specollama.chat.reading import LineReader, TerminalReader
+    from specollama.chat.store import data_folder
+    from specollama.errors import RunError
+
+    if not session.terminal:
+        return LineReader()
+
+    def known() -> tuple[list[str], list[str]]:
         try:
-            line = options.decoded(input(">>> " if sys.stdin.isatty() else "")).strip()
-            if line == "/bye":
-                return
-            if line.startswith("/"):
-                _command(line, session)
-            elif line:
-                _turn(runner, pair, session, show, line)
+            found = session.store.summaries() if session.store else []
+        except RunError:
+            found = []  # told when the conversation is kept
+        return pair_names(session.config), [each.name or str(each.id) for each in found]
+
+    file = data_folder() / "typed" if session.history else None
+    return TerminalReader(session.runner, file, known, session.status)
+
+
+def _hold(session: Session) -> None:
+    """One message after another."""
+    from specollama.chat.handlers import recalled
+
+    if session.talk.turns:
+        session.say(recalled(session.kept))
+    elif session.terminal:
+        session.say(f"{session.status()} · /help lists the commands, Ctrl-D leaves")
+    while True:
+        begun, session.begun = session.begun, ""
+        try:
+            _take(session, session.reader.read(begun))
         except EOFError:
             return
         except KeyboardInterrupt:  # outside a reply
-            print("\n/bye or Ctrl-D leaves", file=sys.stderr)
+            session.say("\n/bye or Ctrl-D leaves" if not session.terminal else "/bye or Ctrl-D leaves")
 
 
-def _command(line: str, session: Session) -> None:
-    if line == "/help":
-        said = HELP
-    elif line == "/clear":
-        session.clear()
-        said = "the conversation is forgotten"
-    elif line == "/stats":
-        said = aligned(stats_lines(session.stats)) if session.stats else "no reply yet"
-    else:
-        said = f"unknown command {line.split()[0]}; /help lists them"
-    print(said, file=sys.stderr)
-
-
-def _turn(runner: asyncio.Runner, pair: Pair, session: Session, show: output.Display, line: str) -> None:
-    """One question and its answer; whatever ends it, what came is kept."""
-    pieces: list[str] = []
-    conversation = session.ask(line)
-
-    def take(event: Event) -> None:
-        show(event)
-        if isinstance(event, Text) and not event.thinking:
-            pieces.append(event.text)
-        if isinstance(event, Done):
-            session.stats = event.stats
+def _take(session: Session, text: str) -> None:
+    """A command, or a message."""
+    from specollama.chat.commands import CommandFault, parse
+    from specollama.chat.handlers import carry_out
+    from specollama.chat.typed import is_command, unquoted, with_images
 
     try:
-        runner.run(_answer(pair, conversation, take))
-    except KeyboardInterrupt:
-        show.end()
-        print("(stopped)", file=sys.stderr)
-    except RunError as error:
-        show.end()
-        print(f"error: {error}", file=sys.stderr)
-    session.keep("".join(pieces))
-
-
-async def _answer(pair: Pair, conversation: Conversation, take: output.Show) -> None:
-    async with aclosing(pair.reply(conversation)) as events:
-        async for event in events:
-            take(event)
+        if is_command(text):
+            carry_out(session, parse(text))
+        elif text.strip():
+            message = with_images(unquoted(text))
+            for file in message.files:
+                session.say(f"with the image {file}")
+            session.ask(message.text, message.images)
+    except CommandFault as fault:
+        session.say(str(fault))

@@ -8,13 +8,16 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from specollama.config import Config, PairSettings, adhoc_pair, find_config, load_config
 from specollama.errors import UsageError
 from specollama.types import Route, Rule
+
+if TYPE_CHECKING:
+    from specollama.trace.recorder import TraceFile
 
 _SAMPLING = "Sampling (Ollama's options, by its names)"
 _SPECULATION = "Speculation"
@@ -76,6 +79,11 @@ RuleName = Annotated[
 ShowOrigin = Annotated[
     bool, typer.Option("--show-origin", help="Colour tokens: accepted green, recovered red, bonus cyan.")
 ]
+Trace = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="FILE", help="Add what happened to FILE, as JSON lines for `specollama trace`."),
+]
+TraceTexts = Annotated[bool, typer.Option("--trace-texts", help="Let the trace hold the texts, too.")]
 Images = Annotated[
     list[Path] | None, typer.Option("--image", metavar="FILE", help="Show the model an image. Repeatable.")
 ]
@@ -145,7 +153,7 @@ def flags(
 ) -> dict[str, Any]:
     """What the flags set of a pair; those that weren't given are left out."""
     return {
-        "lookahead": _lengths(lookahead),
+        "lookahead": lengths(lookahead),
         "route": route,
         "rule": rule,
         "keep_alive": keep_alive,
@@ -153,12 +161,23 @@ def flags(
     }
 
 
-def _lengths(given: str | None) -> int | list[int] | str | None:
+def lengths(given: str | None) -> int | list[int] | str | None:
     """`8`, `8,4,2` or what else was given, which is refused later."""
     parts = given.split(",") if given else []
     if not parts or not all(part.isascii() and part.isdigit() for part in parts):
         return given
     return int(parts[0]) if len(parts) == 1 else [int(part) for part in parts]
+
+
+def trace_file(file: Path | None, *, texts: bool) -> TraceFile | None:
+    """What `--trace` and `--trace-texts` ask for. Raises UsageError, or RunError where it can't be written."""
+    if file is None:
+        if texts:
+            raise UsageError("--trace-texts is given without --trace")
+        return None
+    from specollama.trace.recorder import TraceFile  # here, since hardly any call traces
+
+    return TraceFile(file, texts=texts, told=lambda fault: print(f"error: {fault}", file=sys.stderr))
 
 
 def pair_and_prompt(words: list[str], config: Config, *, target_given: bool) -> tuple[str | None, str]:

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from rich.console import Console
@@ -22,6 +22,9 @@ ORIGIN_STYLES = {
     Origin.PLAIN: "",
 }
 
+_CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+_CONTROLS |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+
 Show = Callable[[Event], None]
 
 
@@ -34,18 +37,23 @@ class Display(Protocol):
         """No more events will come, whether the reply was whole or broke off."""
 
 
-def stdout() -> Console:
+def stdout(*, wrap: bool = False) -> Console:
     """The console of answers: no colours unless it is a terminal (and never under NO_COLOR)."""
-    return Console(highlight=False, soft_wrap=True)
+    return Console(highlight=False, soft_wrap=not wrap)
 
 
-def stderr() -> Console:
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+def stderr(*, wrap: bool = False) -> Console:
+    return Console(stderr=True, highlight=False, soft_wrap=not wrap)
 
 
-def as_text(*, origin: bool, stats: bool) -> Display:
+def as_text(*, origin: bool, stats: bool, styles: Mapping[Origin, str] = ORIGIN_STYLES) -> Display:
     """Show a reply to people: its text as it comes, with colours by `origin` and counters after it if wanted."""
-    return _AsText(origin=origin, stats=stats)
+    return _AsText(styles if origin else {}, stats=stats)
+
+
+def harmless(text: str) -> str:
+    """Control characters as pictures of them: what a model writes steers no terminal."""
+    return text.translate(_CONTROLS)
 
 
 def as_json() -> Display:
@@ -77,8 +85,8 @@ def give_up_stdout() -> None:
 
 
 class _AsText:
-    def __init__(self, *, origin: bool, stats: bool) -> None:
-        self._origin, self._stats = origin, stats
+    def __init__(self, styles: Mapping[Origin, str], *, stats: bool) -> None:
+        self._styles, self._stats = styles, stats
         self._answer, self._aside = stdout(), stderr()
         self._open: Console | None = None  # whose last line hasn't ended
         self._later: list[str] = []  # what would break into the answer
@@ -88,7 +96,7 @@ class _AsText:
             self._finish(event)
         elif isinstance(event, Text):
             console = self._aside if event.thinking else self._answer
-            style = "dim" if event.thinking else ORIGIN_STYLES[event.origin] if self._origin else ""
+            style = "dim" if event.thinking else self._styles.get(event.origin, "")
             self._write(console, event.text, style)
         elif isinstance(event, ToolCalls):
             self._write(self._answer, json.dumps(list(event.calls), ensure_ascii=False), "")
@@ -108,7 +116,7 @@ class _AsText:
     def _write(self, console: Console, text: str, style: str) -> None:
         if self._open is self._aside and console is self._answer:
             self._end_line()
-        console.out(text, style=style, end="")
+        console.out(harmless(text) if console.is_terminal else text, style=style, end="")
         self._open = None if text.endswith("\n") else console
 
     def _finish(self, event: Done) -> None:

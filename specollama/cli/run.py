@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json as json_module
 import os
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +17,11 @@ from specollama.cli.attachments import encoded
 from specollama.config import PairSettings
 from specollama.errors import UsageError
 from specollama.pairs import Conversation, Pair
+from specollama.stats import Event
 from specollama.wire import Message
+
+if TYPE_CHECKING:
+    from specollama.trace.recorder import TraceFile
 
 
 def run(
@@ -55,6 +61,8 @@ def run(
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON event a line; the last has the counters.")
     ] = False,
+    trace: options.Trace = None,
+    trace_texts: options.TraceTexts = False,
 ) -> None:
     """Answer one prompt: the reply goes to stdout, everything else to stderr."""
     sampling = {
@@ -80,7 +88,7 @@ def run(
     show = output.as_json() if json else output.as_text(origin=show_origin, stats=stats)
     images = [encoded(file) for file in image or []]
     conversation = Conversation(messages(prompt, system, images), format=_format(format), think=think)
-    asyncio.run(_answer(settings, conversation, show))
+    asyncio.run(_answer(settings, conversation, show, options.trace_file(trace, texts=trace_texts)))
 
 
 def messages(prompt: str, system: str | None, images: list[str] | None = None) -> list[Message]:
@@ -97,10 +105,22 @@ def _format(text: str | None) -> Any:
         raise UsageError(f"--format {text}: neither json nor a JSON schema ({error})") from error
 
 
-async def _answer(settings: PairSettings, conversation: Conversation, show: output.Display) -> None:
-    async with Pair(settings, os.environ) as pair, aclosing(pair.reply(conversation)) as events:
+async def _answer(
+    settings: PairSettings, conversation: Conversation, show: output.Display, trace: TraceFile | None
+) -> None:
+    async with Pair(settings, os.environ) as pair, aclosing(_events(pair, conversation, trace)) as events:
         try:
             async for event in events:
                 show(event)
         finally:
             show.end()
+    if trace and trace.fault:
+        raise typer.Exit(1)  # it was told
+
+
+def _events(pair: Pair, conversation: Conversation, trace: TraceFile | None) -> AsyncGenerator[Event, None]:
+    if trace is None:
+        return pair.reply(conversation)
+    from specollama.trace.recorder import TOP, replied  # it is loaded already
+
+    return replied(pair, replace(conversation, top_logprobs=TOP), pair.settings, trace)

@@ -19,6 +19,8 @@ def serve(
     allow_anyone: Annotated[
         bool, typer.Option("--allow-anyone", help="Listen on any address without a token, under any host name.")
     ] = False,
+    trace: options.Trace = None,
+    trace_texts: options.TraceTexts = False,
 ) -> None:
     """Serve Ollama's and OpenAI's APIs: requests for a pair, or for its target, are speculated; all else is passed on.
 
@@ -29,4 +31,4 @@ def serve(
     # here, since without the packages just checked it can't even be imported
     from specollama.proxy.serve import run
 
-    run(known, host=host, port=port, allow_anyone=allow_anyone)
+    run(known, host=host, port=port, allow_anyone=allow_anyone, trace=options.trace_file(trace, texts=trace_texts))

@@ -201,7 +201,9 @@ async def local_finding(
         draft = opened.drafts[0] if opened.drafts else None
         step = draft.costs.passes[1] if draft else None
         whole = opened.drafting.kept.models.get(draft.of_file) if draft else None
-        known = [fared for key, fared in opened.kept.drafters.items() if draft and key.endswith(f" {draft.name}")]
+        known = [
+            fared for key, fared in opened.drafting.kept.drafters.items() if draft and key.endswith(f" {draft.name}")
+        ]
         seen = max(known, key=lambda fared: sum(fared.trials), default=None)
         found = LocalFinding(str(settings.target), opened.target.costs.passes, step, whole.passes[1] if whole else step)
         return found, counted(seen.hits, seen.trials) if seen else None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from itertools import accumulate
 from random import Random
 from time import perf_counter_ns
 
@@ -27,7 +28,10 @@ from specollama.types import (
     Verdict,
 )
 
-_Tag = tuple[Emitted, int]  # what was emitted, and in which round
+_Tag = tuple[Emitted, int, float | None]  # what was emitted, in which round, and how sure the drafter was there
+
+Watcher = Callable[[Round], None]
+"""Told of each round as soon as it is judged."""
 
 
 @dataclass(slots=True)
@@ -47,6 +51,7 @@ class Speculation:
     stats: Stats
     patience: Patience | None = None  # None: go on whatever comes
     random: Random = field(default_factory=Random)
+    watch: Watcher | None = None
     _text: str = field(init=False)  # prompt and all that was emitted, held-back text included
     _stopper: Stopper[_Tag] = field(init=False)
 
@@ -127,17 +132,22 @@ class Speculation:
         self.stats.prompt_read += scored.read
         verdict = judge(draft, scored, self.rule, self.random)
         forecast = self.lookahead.forecast(draft)
-        self.lookahead.learn(Round(proposed, verdict, drafting, scoring / 1e9, scored.read))
+        done = Round(proposed, verdict, drafting, scoring / 1e9, scored.read)
+        self.lookahead.learn(done)
+        if self.watch:
+            self.watch(done)
         self.drafter.learn(verdict)
         return draft, verdict, forecast
 
     def _emit(self, draft: Draft, verdict: Verdict, forecast: Sequence[float]) -> Iterator[Text]:
         """Show the round's tokens, and count them: only those that the reply still took."""
         number, used = self.stats.rounds + 1 if verdict.drafted else 0, 0
+        sure, offset = _confidences(draft), 0
         for emitted in verdict.emitted:
-            used += 1
+            tag = (emitted, number, sure.get(offset))
+            used, offset = used + 1, offset + len(emitted.token.text)
             self._text += emitted.token.text
-            yield from self._shown(self._stopper.feed(emitted.token.text, (emitted, number)))
+            yield from self._shown(self._stopper.feed(emitted.token.text, tag))
             if self._stopper.reason is not None:
                 break
         kept = clip(verdict, draft, used) if self._stopper.reason is not None else verdict
@@ -164,7 +174,7 @@ class Speculation:
         for token in continuation.tokens:
             self._text += token.text
             self.stats.plain += 1
-            tag = (Emitted(token, Origin.PLAIN), 0)
+            tag = (Emitted(token, Origin.PLAIN), 0, None)
             yield from self._shown(self._stopper.feed(token.text, tag, 1 + extra))
             self.stats.eval_count += 1 + extra
             extra = 0
@@ -186,5 +196,11 @@ class Speculation:
                     return
 
     def _shown(self, pieces: list[tuple[str, _Tag]]) -> Iterator[Text]:
-        for text, (emitted, number) in pieces:
-            yield Text(text, emitted.origin, number, emitted.token.logprob, emitted.top)
+        for text, (emitted, number, sure) in pieces:
+            yield Text(text, emitted.origin, number, emitted.token.logprob, emitted.top, confidence=sure)
+
+
+def _confidences(draft: Draft) -> dict[int, float]:
+    """How sure the drafter was, by the offset in characters at which it was asked."""
+    starts = accumulate((len(token.text) for token in draft.tokens), initial=0)
+    return dict(zip(starts, draft.confidence, strict=False))

@@ -18,6 +18,7 @@ from specollama.hosts import Endpoint
 from specollama.pool import OpenPair, PairPool
 from specollama.proxy.upstream import Upstream
 from specollama.serving.faults import Fault
+from specollama.trace.recorder import TraceFile
 
 _KEY = "specollama.generation"
 _PATIENCE = 5.0  # seconds that a server gets to list its models: the others' are wanted too
@@ -34,10 +35,12 @@ class Generation:
     Raises ConfigError when a variable that holds a token isn't set.
     """
 
-    def __init__(self, config: Config, environ: Mapping[str, str], *, token: str | None) -> None:
+    def __init__(
+        self, config: Config, environ: Mapping[str, str], *, token: str | None, trace: TraceFile | None = None
+    ) -> None:
         self.config = config
         self.serve = config.table.serve
-        self.pool = PairPool(config, environ)
+        self.pool = PairPool(config, environ, trace)
         self._stack = AsyncExitStack()
         self.upstreams = {
             endpoint.url: Upstream.open(endpoint, environ, hide_authorization=token is not None)

@@ -26,6 +26,7 @@ from specollama.proxy.metrics import Metrics
 from specollama.serving.faults import Fault
 from specollama.serving.listening import bind, loopback, token_for, url_of
 from specollama.serving.origins import Origins
+from specollama.trace.recorder import TraceFile
 
 
 @dataclass(slots=True)
@@ -37,6 +38,7 @@ class Proxy:
     token: str | None = None
     any_host: bool = False
     look: bool = False  # at the servers when it starts, and tell what is wrong
+    trace: TraceFile | None = None  # that the pairs' replies are added to
     metrics: Metrics = field(default_factory=Metrics)
     current: Generation = field(init=False)
     log: Log = field(init=False)
@@ -81,7 +83,7 @@ class Proxy:
         self.log.write({"event": "reloaded", "pairs": list(fresh.pool.pairs)})
 
     def _generation(self, config: Config) -> Generation:
-        return Generation(config, self.environ, token=self.token)
+        return Generation(config, self.environ, token=self.token, trace=self.trace)
 
     @asynccontextmanager
     async def _living(self) -> AsyncIterator[None]:
@@ -118,14 +120,14 @@ class Proxy:
                     self.log.write({"event": f"pair {name} can't be speculated", "error": str(error)})
 
 
-def run(config: Config, *, host: str, port: int, allow_anyone: bool) -> None:
+def run(config: Config, *, host: str, port: int, allow_anyone: bool, trace: TraceFile | None = None) -> None:
     """Serve until interrupted. Says on stderr when it is ready.
 
     ConfigError for a wrong configuration, UsageError for an open address without a token, RunError for a port that is
     taken.
     """
     token = os.environ.get("SPECOLLAMA_TOKEN") or None if allow_anyone else token_for(host)
-    proxy = Proxy(config, os.environ, token, any_host=allow_anyone, look=True)
+    proxy = Proxy(config, os.environ, token, any_host=allow_anyone, look=True, trace=trace)
     with closing(bind(host, port)) as listener:
         _check_not_itself(proxy, listener)
         for line in _greeting(proxy, url_of(listener)):
@@ -139,10 +141,14 @@ def run(config: Config, *, host: str, port: int, allow_anyone: bool) -> None:
 
 @contextmanager
 def serving(
-    config: Config | Path, environ: Mapping[str, str], *, token: str | None = None
+    config: Config | Path,
+    environ: Mapping[str, str],
+    *,
+    token: str | None = None,
+    trace: TraceFile | None = None,
 ) -> Iterator[tuple[str, Proxy]]:
     """A proxy on a free loopback port, in a thread of its own, for the length of a `with` block: URL and proxy."""
-    proxy = Proxy(config if isinstance(config, Config) else load_config(config), environ, token)
+    proxy = Proxy(config if isinstance(config, Config) else load_config(config), environ, token, trace=trace)
     with closing(bind("127.0.0.1", 0)) as listener:
         server = proxy.server(_Threaded)
         thread = threading.Thread(target=server.run, args=([listener],), name="proxy")

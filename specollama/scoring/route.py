@@ -15,7 +15,7 @@ from specollama.backends.scoring import ScoringTarget
 from specollama.checks import Ask, why_off
 from specollama.config import ModelRef, PairSettings
 from specollama.engine.ahead import OverlappedTarget
-from specollama.engine.rounds import Speculation
+from specollama.engine.rounds import Speculation, Watcher
 from specollama.errors import UnsupportedPair
 from specollama.lookahead import Patience
 from specollama.planner import MOST
@@ -70,6 +70,11 @@ class ScoringRoute:
             await pair.close()
         self._pairs.clear()
         await self._stack.aclose()
+
+    @property
+    def context_length(self) -> int | None:
+        """In tokens, once a pair is opened and as far as the engine says it."""
+        return next((pair.facts.context_length for pair in self._pairs.values()), None)
 
     def api(self, settings: PairSettings) -> Api | None:
         """What the target's engine speaks: as configured, or as found before; None for an Ollama."""
@@ -154,13 +159,16 @@ class ScoringRoute:
         return "" if worth else why_not_worth(costs, can, facts, len(prompted.tokens), sampling)
 
 
-async def scored(plan: ScoringPlan, settings: PairSettings) -> AsyncGenerator[Event, None]:
-    """The events of a planned reply. Close it to stop."""
+async def scored(
+    plan: ScoringPlan, settings: PairSettings, watch: Watcher | None = None
+) -> AsyncGenerator[Event, None]:
+    """The events of a planned reply. Close it to stop. `watch` is told of each round."""
     pair = plan.pair
     async with AsyncExitStack() as stack:
         if not plan.reason:
             await stack.enter_async_context(pair.alone())
         speculation = await _speculation(plan, settings, stack)
+        speculation.watch = watch
         if plan.reason:
             events = speculation.plain("; ".join([plan.reason, *plan.notices]))
         else:

@@ -34,7 +34,14 @@ def test_the_help_lists_every_command(call: Call) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [[], *([name] for name in COMMANDS), ["embedded", "serve"], ["pairs", "show"], ["pairs", "suggest"]]
+    "command",
+    [
+        [],
+        *([name] for name in COMMANDS),
+        ["embedded", "serve"],
+        *(["chats", name] for name in ("list", "export", "delete")),
+        *(["pairs", name] for name in ("show", "suggest")),
+    ],
 )
 @pytest.mark.parametrize("option", ["-h", "--help"])
 def test_help_fits_80_columns_and_cuts_nothing_off(call: Call, command: list[str], option: str) -> None:

@@ -31,7 +31,10 @@ ANY = ["--target", "x", "--draft", "y"]
             ["--target", "x@ftp://tower", "--draft", "y", "hi"],
             '--target = "x@ftp://tower": the scheme must be http or https',
         ),
-        ([*ANY, "--route", "fast", "hi"], '--route = "fast": must be one of auto, local, lanes, greedy, native, plain'),
+        (
+            [*ANY, "--route", "fast", "hi"],
+            '--route = "fast": must be one of auto, local, lanes, scoring, greedy, native, plain',
+        ),
         ([*ANY, "--rule", "greedy", "hi"], '--rule = "greedy": must be one of auto, rejection, match'),
         (
             [*ANY, "--lookahead", "-3", "hi"],
@@ -119,7 +122,7 @@ def test_a_wrong_file_is_told_by_its_name_the_key_and_what_is_allowed(call: Call
     assert shown.code == 2
     assert shown.err == (
         f'error: {file}: pairs.prose.rout = "auto": unknown key, did you mean route? '
-        "allowed: batch_threads, draft, draft_ahead, intercept, keep_alive, kv_type, lanes, lookahead, options, "
+        "allowed: batch_threads, draft, draft_ahead, intercept, keep_alive, kv_type, lanes, lookahead, native, options, "
         "requantize, route, rule, target\n"
     )
 

@@ -46,3 +46,14 @@ def test_markup_in_a_reply_is_text(capsys: pytest.CaptureFixture[str]) -> None:
     show(Done(DoneReason.STOP, Stats()))
 
     assert capsys.readouterr().out.startswith("[bold]a[/] :smile: ")
+
+
+def test_control_characters_steer_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as at a terminal
+    show = output.as_text(origin=False, stats=False)
+    show(Text("\x1b[2Ja\n", Origin.PLAIN))
+    show(Done(DoneReason.STOP, Stats()))
+
+    assert capsys.readouterr().out.startswith("␛[2Ja\n")

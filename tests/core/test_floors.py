@@ -61,9 +61,11 @@ FLOORS: dict[str, int] = {
     "doctor.*": 4,
     "native": 4,
     "survey": 4,
+    "trace.*": 4,
     "export.*": 4,
     "embedded.*": 5,
     "proxy.*": 5,
+    "chat.*": 6,
     "cli.*": 6,
     "__main__": 6,
 }

@@ -21,6 +21,7 @@ from specollama.types import (
     Draft,
     Emitted,
     Origin,
+    Round,
     Row,
     Rule,
     SamplingOptions,
@@ -590,6 +591,31 @@ async def test_emitted_tokens_carry_what_the_target_showed_at_their_place() -> N
     )
     shown = [event for event in await events(run) if isinstance(event, Text)]
     assert [[token.text for token in event.top] for event in shown] == [["a", "b", ""]] * 3
+
+
+class SureDrafter(ScriptedDrafter):
+    """Half as sure of each token as of the one before."""
+
+    async def propose(self, text: str, count: int) -> Draft:
+        draft = await super().propose(text, count)
+        return replace(draft, confidence=tuple(0.5**place for place in range(1, len(draft.tokens) + 1)))
+
+
+async def test_each_piece_tells_how_sure_the_drafter_was_and_each_round_is_told_to_who_watches() -> None:
+    watched: list[Round] = []
+    run = speculation(
+        ScriptedTarget(always("aa", "b", "c", "d"), COLD, 1),
+        SureDrafter(always("aa", "b", "z"), COLD, 2),
+        COLD,
+        rule=Rule.GREEDY,
+        lookahead=FixedLookahead(3),
+    )
+    run.watch = watched.append
+    told = [event async for event in run.events()]
+    shown = [(event.text, event.confidence) for event in told if isinstance(event, Text)]
+    assert shown == [("aa", 0.5), ("b", 0.25), ("c", 0.125), ("d", None)]
+    assert (watched[0].verdict.drafted, watched[0].verdict.accepted) == (3, 2)
+    assert watched[0].draft.confidence == (0.5, 0.25, 0.125)
 
 
 def test_a_row_is_hidden_when_it_has_neither_a_sample_nor_the_end() -> None:

@@ -126,7 +126,7 @@ def test_its_commands(chat: Callable[..., Chat], scripted: ScriptedOllama, scrip
     talk.say("/stats")
     talk.wait("aside", "no reply yet")
     talk.say("/help")
-    talk.wait("aside", r"(?s)/help.*/clear.*/stats.*/bye.*Ctrl-C")
+    talk.wait("aside", r"(?s)/help.*/stats.*/clear.*/bye.*Ctrl-C")
     talk.say("/sing now")
     talk.wait("aside", r"unknown command /sing; /help lists them")
     talk.say("")
@@ -200,6 +200,16 @@ def test_ctrl_c_at_the_prompt_tells_how_to_leave(chat: Callable[..., Chat], scri
     talk.wait("aside", "keep what was written\n")
     talk.process.send_signal(signal.SIGINT)
     talk.wait("aside", "/bye or Ctrl-D leaves")
+    assert talk.leave() == 0
+
+
+def test_what_no_longer_fits_the_context_is_refused_with_what_to_do(
+    chat: Callable[..., Chat], embedded: Running
+) -> None:
+    talk = chat(embedded.url)
+    talk.say("word " * 1100)
+    talk.wait("aside", r"error: .*; /set parameter num_ctx \d+ makes it larger, /undo and /clear make room\n")
+    assert not talk.out.strip()
     assert talk.leave() == 0
 
 

@@ -1,0 +1,127 @@
+"""What was typed: several lines in quotes, images by their path, and what could come next."""
+
+from __future__ import annotations
+
+import os
+import re
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from specollama.chat.commands import COMMANDS, SETTINGS, CommandFault
+from specollama.wire import LOAD_OPTIONS, SAMPLING_OPTIONS
+
+QUOTES = '"""'
+IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")
+LARGEST_IMAGE = 100 * 2**20  # bytes
+
+_PATH = re.compile(
+    r"""'(?P<single>[^'\n]+)' | "(?P<double>[^"\n]+)" | (?P<bare>(?:file://)?(?:\\.|[^\s\\'"])+)""", re.VERBOSE
+)
+
+
+def unfinished(text: str) -> bool:
+    """Whether it begins several lines that aren't ended yet."""
+    text = text.strip()
+    return text.startswith(QUOTES) and (len(text) < 2 * len(QUOTES) or not text.endswith(QUOTES))
+
+
+def unquoted(text: str) -> str:
+    """Several lines without the quotes around them."""
+    text = text.strip()
+    if len(text) >= 2 * len(QUOTES) and text.startswith(QUOTES) and text.endswith(QUOTES):
+        return text[len(QUOTES) : -len(QUOTES)].strip("\n")
+    return text
+
+
+def is_command(text: str) -> bool:
+    """Whether a line is a command; a path at its beginning may be an image's."""
+    word = text.split(maxsplit=1)[0] if text.strip() else ""
+    return word.startswith("/") and "/" not in word[1:] and not _image_file(word)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message as it goes to the model. `files`: the images, as they were named; `images`: the same in base64."""
+
+    text: str
+    images: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+
+
+def with_images(text: str) -> Message:
+    """The message, its images' paths taken out and read. Raises CommandFault for one that can't be read."""
+    images, files, kept, place = list[str](), list[str](), list[str](), 0
+    for found in _PATH.finditer(text):
+        file = _image_file(found["single"] or found["double"] or found["bare"] or "")
+        if file is None:
+            continue
+        kept.append(text[place : found.start()])
+        place = found.end()
+        images.append(encoded(file))
+        files.append(str(file))
+    rest = "".join([*kept, text[place:]])
+    return Message(re.sub(r"(?<=\S) {2,}(?=\S)", " ", rest).strip() if files else text, images, files)
+
+
+def encoded(file: Path) -> str:
+    """An image file in base64. Raises CommandFault when it can't be read, or is larger than any image."""
+    try:
+        if file.stat().st_size > LARGEST_IMAGE:
+            raise CommandFault(f"{file}: larger than {LARGEST_IMAGE // 2**20} MB")
+        return b64encode(file.read_bytes()).decode()
+    except OSError as error:
+        raise CommandFault(f"{file}: {error.strerror or error}") from error
+
+
+def _image_file(word: str) -> Path | None:
+    """The image that a word names, if there is such a file."""
+    path = re.sub(r"\\(.)", r"\1", word.removeprefix("file://"))
+    if not path.lower().endswith(IMAGES):
+        return None
+    try:
+        file = Path(os.path.expanduser(path))
+        return file if file.is_file() else None
+    except (OSError, ValueError):  # no name that a file can have
+        return None
+
+
+def completions(before: str, pairs: Sequence[str], conversations: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """What could be typed next, and how many characters of what is there it replaces.
+
+    `before`: the text up to the cursor.
+    """
+    line = before.rpartition("\n")[2]
+    if line.startswith("/") and before == line and " " not in line:
+        yield from ((f"/{name}", len(line)) for name in COMMANDS if f"/{name}".startswith(line))
+    word = line.rpartition(" ")[2]
+    if line.startswith("/") and before == line and " " in line:
+        found = _arguments(line.split(" ")[:-1], pairs, conversations)
+        yield from ((each, len(word)) for each in found if each.startswith(word))
+    if word.startswith(("./", "../", "~", "/")) and (word != line or "/" in word[1:]):
+        yield from _files(word)
+
+
+def _arguments(words: Sequence[str], pairs: Sequence[str], conversations: Sequence[str]) -> Sequence[str]:
+    command = words[0].removeprefix("/")
+    if len(words) == 1:
+        of = {"pair": pairs, "load": conversations, "help": tuple(COMMANDS)}
+        return of.get(command) or (COMMANDS[command].words if command in COMMANDS else ())
+    if command == "set" and len(words) == 2:
+        if words[1] == "parameter":
+            return sorted(SAMPLING_OPTIONS | LOAD_OPTIONS)
+        return SETTINGS[words[1]].words if words[1] in SETTINGS else ()
+    return ()
+
+
+def _files(word: str) -> Iterator[tuple[str, int]]:
+    folder, _, begun = word.rpartition("/")
+    try:
+        entries = sorted(os.scandir(os.path.expanduser(folder) or "/"), key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries:
+        if entry.name.startswith(begun) and (begun or not entry.name.startswith(".")):
+            name = entry.name.replace(" ", "\\ ") + ("/" if entry.is_dir() else "")
+            yield f"{folder}/{name}", len(word)

@@ -1,0 +1,62 @@
+"""`specollama chats`: the conversations that were kept."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="The conversations that `specollama chat` kept.", no_args_is_help=True)
+
+Key = Annotated[str, typer.Argument(metavar="NAME", help="A conversation's name or number.")]
+
+
+@app.command("list")
+def list_(
+    text: Annotated[str, typer.Argument(metavar="[TEXT]", help="Only those in which this was said.")] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
+) -> None:
+    """List them, the latest first."""
+    from specollama.chat.handlers import listed
+    from specollama.chat.store import Store
+
+    if json:
+        print(json_module.dumps([asdict(each) for each in Store().summaries(text)], ensure_ascii=False))
+    else:
+        print(listed(Store(), text))
+
+
+@app.command()
+def export(
+    name: Key,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--out", metavar="FILE.md|FILE.json", show_default="Markdown on stdout", help="Where to write it."
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
+) -> None:
+    """Write one as Markdown or JSON, with the counters of its replies."""
+    from specollama.chat.store import Store, as_markdown, as_object, exported
+
+    kept = Store().load(name)
+    if out is not None:
+        exported(kept, out)
+    elif json:
+        print(json_module.dumps(as_object(kept), ensure_ascii=False, indent=2))
+    else:
+        sys.stdout.write(as_markdown(kept))
+
+
+@app.command()
+def delete(name: Key) -> None:
+    """Delete one."""
+    from specollama.chat.store import Store
+
+    kept = Store().delete(name)
+    print(f"deleted: {kept.talk.title}", file=sys.stderr)

@@ -1,0 +1,178 @@
+"""Conversations, and what is kept of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from specollama.chat.store import Kept, Store, as_markdown, as_object, exported
+from specollama.chat.talk import Talk, Turn
+from specollama.cli import app
+from specollama.errors import RunError, UsageError
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "data" / "conversations.sqlite3")
+
+
+def talk(*said: str, system: str | None = None) -> Talk:
+    return Talk(system, [Turn("user" if place % 2 == 0 else "assistant", text) for place, text in enumerate(said)])
+
+
+def test_a_conversation_comes_back_as_it_was(store: Store) -> None:
+    turns = [
+        Turn("user", "Which colour?", ("cmVk",)),
+        Turn("assistant", "Red.", thinking="It looks red.", stats={"route": "local", "accepted": 3}),
+        Turn("user", "And this one?"),
+        Turn("assistant", "Gre", stopped=True),
+    ]
+    kept = store.save(Kept(Talk("Be brief.", turns), {"pair": "coder"}, {"route": "local", "options": {"seed": 7}}))
+    assert store.load(str(kept.id)) == kept
+    assert store.last() == kept
+
+
+def test_it_is_found_by_name_by_number_and_by_what_was_said(store: Store) -> None:
+    tale = store.save(Kept(talk("Tell me a tale.", "There was 100 % fog."), name="fog"))
+    store.save(Kept(talk("Add 2 and 2.", "4")))
+    assert store.load("fog").id == store.load(str(tale.id)).id == tale.id
+    assert [each.title for each in store.summaries()] == ["Add 2 and 2.", "Tell me a tale."]
+    assert [each.name for each in store.summaries("00 % F")] == ["fog"]
+    assert store.summaries("100_%") == []
+    with pytest.raises(UsageError, match="no conversation is called tale, or has that number"):
+        store.load("tale")
+
+
+def test_it_is_one_conversation_however_often_it_is_kept(store: Store) -> None:
+    kept = store.save(Kept(talk("a", "b")))
+    kept.talk.turns += [Turn("user", "c"), Turn("assistant", "d")]
+    kept = store.save(kept)
+    kept.talk.undo()
+    again = store.save(kept)
+    assert again.id == kept.id
+    assert [turn.content for turn in store.load(str(kept.id)).talk.turns] == ["a", "b"]
+    assert len(store.summaries()) == 1
+
+
+def test_two_chats_that_go_on_with_one_conversation_lose_nothing_of_either(store: Store) -> None:
+    kept = store.save(Kept(talk("a", "b"), name="shared"))
+    ours, theirs = store.load("shared"), store.load("shared")
+    theirs.talk.turns += [Turn("user", "theirs")]
+    ours.talk.turns += [Turn("user", "ours")]
+    assert store.save(theirs).id == kept.id
+    beside = store.save(ours)
+    assert (beside.id, beside.name) != (kept.id, "shared")
+    assert [store.load(str(id_)).talk.turns[-1].content for id_ in (kept.id, beside.id)] == ["theirs", "ours"]
+
+
+def test_a_name_is_one_conversations(store: Store) -> None:
+    store.save(Kept(talk("a", "b"), name="x"))
+    other = store.save(Kept(talk("c", "d")))
+    with pytest.raises(UsageError, match="another conversation is called x"):
+        store.save(replace(other, name="x"))
+
+
+def test_what_is_deleted_is_gone_with_all_that_was_said(store: Store) -> None:
+    kept = store.save(Kept(talk("a", "b")))
+    store.delete(str(kept.id))
+    with sqlite3.connect(store.file) as db:
+        assert db.execute("SELECT count(*) FROM turns").fetchone() == (0,)
+    db.close()
+
+
+def test_nobody_else_can_read_it(store: Store) -> None:
+    store.save(Kept(talk("a", "b")))
+    assert store.file.stat().st_mode & 0o077 == 0
+    assert store.file.parent.stat().st_mode & 0o077 == 0
+
+
+def test_a_file_that_is_none_of_ours_is_one_line_and_stays(store: Store) -> None:
+    store.file.parent.mkdir()
+    store.file.write_text("not a database, and long enough to be looked at" * 9)
+    with pytest.raises(RunError, match=r"conversations.sqlite3: conversations can't be kept there: .*--no-history"):
+        store.summaries()
+    assert store.file.read_text().startswith("not a database")
+
+
+def test_a_later_versions_file_is_left_alone(store: Store) -> None:
+    store.save(Kept(talk("a", "b")))
+    with sqlite3.connect(store.file) as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(RunError, match="written by a later specollama"):
+        store.summaries()
+
+
+def test_it_is_exported_as_json_and_as_markdown(store: Store, tmp_path: Path) -> None:
+    stats = {"route": "local", "acceptance_rate": 0.75}
+    turns = [Turn("user", "Hi.", ("cmVk",)), Turn("assistant", "*Hello.*", stats=stats, stopped=True)]
+    kept = store.save(Kept(Talk("Be kind.", turns), {"target": "t", "draft": "d"}))
+    exported(kept, tmp_path / "a.json")
+    assert json.loads((tmp_path / "a.json").read_text()) == as_object(kept)
+    assert as_object(kept)["turns"][1] == {"role": "assistant", "content": "*Hello.*", "stopped": True, "stats": stats}
+    text = as_markdown(kept)
+    for part in (
+        "# Hi.",
+        "t + d",
+        "## System\n\nBe kind.",
+        "## User (1 images)",
+        "*Hello.*",
+        "*(stopped)*",
+        "75% accepted",
+    ):
+        assert part in text
+    with pytest.raises(UsageError, match=r"a.txt: must end in .json or .md"):
+        exported(kept, tmp_path / "a.txt")
+
+
+def test_kept_conversations_are_listed_found_exported_and_deleted(
+    places: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", places["XDG_DATA_HOME"])
+    monkeypatch.chdir(tmp_path)
+
+    def chats(*words: str) -> str:
+        return CliRunner().invoke(app, ["chats", *words]).stdout
+
+    assert chats("list") == "no conversation is kept yet\n"
+    Store().save(Kept(talk("Tell a \x1b[2Jtale.", "Fog."), {"pair": "coder"}, name="fog"))
+    Store().save(Kept(talk("Add 2 and 2.", "4")))
+    assert re.fullmatch(r"2  \S+ \S+  -  Add 2 and 2\.\n1  \S+ \S+  fog  Tell a \\x1b\[2Jtale\.\n", chats("list"))
+    assert [each["id"] for each in json.loads(chats("list", "Fog", "--json"))] == [1]
+    assert chats("list", "sun") == "no conversation has 'sun' in it\n"
+    assert chats("export", "fog").endswith("## Assistant\n\nFog.\n")
+    assert json.loads(chats("export", "fog", "--json"))["pair"] == {"pair": "coder"}
+    chats("delete", "fog")
+    assert [each["id"] for each in json.loads(chats("list", "--json"))] == [2]
+
+
+# the conversation itself
+
+
+def test_a_question_without_an_answer_is_forgotten_and_its_images_wait() -> None:
+    conversation = Talk(images=["cmVk"])
+    conversation.ask("Which colour?", ["Ymx1ZQ=="])
+    assert conversation.messages[-1].images == ["cmVk", "Ymx1ZQ=="]
+    assert not conversation.keep(Turn("assistant", ""))
+    assert (conversation.turns, conversation.images) == ([], ["cmVk", "Ymx1ZQ=="])
+
+
+def test_undo_takes_a_question_with_its_answer_back() -> None:
+    conversation = talk("a", "b", "c", "d", system="s")
+    question = conversation.undo()
+    assert question is not None
+    assert question.content == "c"
+    assert [message.content for message in conversation.messages] == ["s", "a", "b"]
+    conversation.clear()
+    assert conversation.undo() is None
+
+
+def test_thinking_is_not_sent_again() -> None:
+    sent = Turn("assistant", "Red.", thinking="Hm.").message()
+    assert sent.body() == {"role": "assistant", "content": "Red."}

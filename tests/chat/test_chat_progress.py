@@ -1,0 +1,67 @@
+"""The line of counts, and the context that fills."""
+
+from __future__ import annotations
+
+import pytest
+
+from specollama.chat.progress import Progress, Room
+from specollama.stats import Done, Stats, Status, Text
+from specollama.types import DoneReason, Draft, Emitted, Origin, Round, Token, Verdict
+
+
+def a_round(accepted: int, tested: int) -> Round:
+    emitted = tuple(Emitted(Token("x"), Origin.ACCEPTED) for _ in range(accepted + 1))
+    return Round(Draft(), Verdict(emitted, drafted=tested, tested=tested, accepted=accepted))
+
+
+def test_the_line_of_a_reply() -> None:
+    progress = Progress()
+    assert progress.line() == ""
+    progress.event(Status(on=True, detail="local, lookahead 1-8; weak in some way"), 0.0)
+    for number, accepted in enumerate((4, 1), 1):
+        progress.round(a_round(accepted, 5))
+        for _ in range(accepted + 1):
+            progress.event(Text("x", Origin.ACCEPTED, number), 1.0 if number == 1 else 1.5)
+    assert progress.line() == "on (local, lookahead 1-8) · 50 % accepted · 3.5 per round · 4.0 tok/s"
+    progress.event(Done(DoneReason.STOP, Stats(eval_count=8)), 2.0)
+    assert progress.line().endswith("3.0 tok/s"), "tokens after the first burst of five, over the second that they took"
+
+
+def test_a_burst_has_no_rate() -> None:
+    progress = Progress()
+    for _ in range(8):
+        progress.event(Text("x", Origin.ACCEPTED, 1), 1.0)
+    progress.event(Done(DoneReason.STOP, Stats(eval_count=8)), 1.2)
+    assert progress.rate is None
+
+
+def test_a_plain_reply_has_a_rate_from_its_first_token_on() -> None:
+    progress = Progress()
+    for number in range(5):
+        progress.event(Text("x", Origin.PLAIN), 10 + number / 4)
+    assert progress.rate == 4.0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "length", "said"),
+    [
+        (0, 700, 1000, ""),
+        (
+            700,
+            760,
+            1000,
+            "the context is 76% full (760 of 1000 tokens): /set parameter num_ctx 2000 makes it larger, "
+            "/undo and /clear make room",
+        ),
+        (760, 800, 1000, ""),
+        (800, 910, 1000, "the context is 91% full (910 of 1000 tokens)"),
+        (910, 995, 1000, "the context is full (995 of 1000 tokens)"),
+        (0, 9999, None, ""),
+    ],
+)
+def test_a_context_that_fills_is_announced_before_it_is_full(
+    before: int, after: int, length: int | None, said: str
+) -> None:
+    announced = Room(after, length).announcement(Room(before, length))
+    assert announced.startswith(said)
+    assert bool(announced) == bool(said)

@@ -1,0 +1,87 @@
+"""What was typed: several lines, images, and what could come next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specollama.chat.commands import CommandFault
+from specollama.chat.typed import completions, is_command, unfinished, unquoted, with_images
+
+
+@pytest.mark.parametrize(
+    ("text", "open_"),
+    [('"""', True), ('"""a\nb', True), ('"""a\nb"""', False), ('""""""', False), ('say """', False), ("a", False)],
+)
+def test_three_quotes_begin_several_lines_and_three_end_them(text: str, open_: bool) -> None:
+    assert unfinished(text) is open_
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [('"""\na\n  b\n"""', "a\n  b"), ('"""a"""', "a"), ('a """b"""', 'a """b"""'), ("  a  ", "a")],
+)
+def test_the_quotes_are_no_part_of_the_message(text: str, meant: str) -> None:
+    assert unquoted(text) == meant
+
+
+def test_an_images_path_is_taken_out_of_the_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "red.png").write_bytes(b"red")
+    (tmp_path / "a b.JPG").write_bytes(b"ab")
+    message = with_images(f"What is ./red.png beside {tmp_path}/a\\ b.JPG or 'a b.JPG'?")
+    assert message.text == "What is beside or ?"
+    assert message.images == ["cmVk", "YWI=", "YWI="]
+
+
+@pytest.mark.parametrize(
+    "text", ["draw me a cat.png", "it's 5 o'clock", 'print("a")', "http://a.b/c.png", "'\x00.png'"]
+)
+def test_what_names_no_image_stays_as_it_was_typed(text: str) -> None:
+    assert with_images(text).text == text
+    assert with_images(text).images == []
+
+
+def test_an_image_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "big.png").open("wb") as file:
+        file.truncate(101 * 2**20)
+    with pytest.raises(CommandFault, match=r"big\.png: larger than 100 MB"):
+        with_images(f"{tmp_path}/big.png")
+
+
+def test_a_path_at_the_beginning_is_no_command(tmp_path: Path) -> None:
+    (tmp_path / "red.png").write_bytes(b"red")
+    assert is_command("/help me")
+    assert is_command("/sing")
+    assert not is_command(f"{tmp_path}/red.png what is this?")
+    assert not is_command("/usr/bin is a folder")
+    assert not is_command("no /help")
+
+
+@pytest.mark.parametrize(
+    ("before", "offered"),
+    [
+        ("/sh", ["/show"]),
+        ("/show s", ["system", "stats"]),
+        ("/pair co", ["coder"]),
+        ("/load t", ["tale"]),
+        ("/set w", ["wordwrap"]),
+        ("/set wordwrap ", ["on", "off"]),
+        ("/set parameter top_", ["top_k", "top_p"]),
+        ("several\n/sh", []),
+        ("/nothing x", []),
+        ("hello", []),
+    ],
+)
+def test_what_could_come_next(before: str, offered: list[str]) -> None:
+    assert [text for text, _ in completions(before, ["coder", "prose"], ["tale", "7"])] == offered
+
+
+def test_files_are_completed_with_their_spaces_escaped(tmp_path: Path) -> None:
+    (tmp_path / "a b.png").touch()
+    (tmp_path / "a c").mkdir()
+    word = f"{tmp_path}/a"
+    offered = [(f"{tmp_path}/a\\ b.png", len(word)), (f"{tmp_path}/a\\ c/", len(word))]
+    assert list(completions(f"look at {word}", [], [])) == offered
+    assert list(completions(word, [], [])) == offered
