@@ -122,8 +122,8 @@ def test_a_wrong_file_is_told_by_its_name_the_key_and_what_is_allowed(call: Call
     assert shown.code == 2
     assert shown.err == (
         f'error: {file}: pairs.prose.rout = "auto": unknown key, did you mean route? '
-        "allowed: batch_threads, draft, draft_ahead, intercept, keep_alive, kv_type, lanes, lookahead, native, options, "
-        "requantize, route, rule, target\n"
+        "allowed: batch_threads, draft, draft_ahead, intercept, keep_alive, kv_type, lanes, lookahead, native, "
+        "options, requantize, route, rule, target\n"
     )
 
 
