@@ -13,6 +13,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from specollama.cli import options, output
+from specollama.cli.quality import quality
 from specollama.cli.suggest import suggest
 from specollama.config import Config
 from specollama.errors import ConfigError
@@ -33,7 +34,7 @@ class _Shows(TyperGroup):
 
 app = typer.Typer(
     cls=_Shows,
-    help="Show the pairs of the configuration (`show` may be left out), or suggest pairs that could be made.",
+    help="Show the pairs of the configuration (`show` may be left out), how well they draft, or suggest others.",
 )
 
 
@@ -93,3 +94,4 @@ def _model(model: ModelFinding) -> Text:
 
 
 app.command("suggest")(suggest)
+app.command("quality")(quality)

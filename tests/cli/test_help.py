@@ -40,7 +40,7 @@ def test_the_help_lists_every_command(call: Call) -> None:
         *([name] for name in COMMANDS),
         ["embedded", "serve"],
         *(["chats", name] for name in ("list", "export", "delete")),
-        *(["pairs", name] for name in ("show", "suggest")),
+        *(["pairs", name] for name in ("show", "suggest", "quality")),
     ],
 )
 @pytest.mark.parametrize("option", ["-h", "--help"])

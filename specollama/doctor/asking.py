@@ -1,0 +1,94 @@
+"""How a pair's drafts fare on given prompts, by kind of text, and what each route can be expected to bring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from specollama.bench.comparison import collect
+from specollama.bench.prompts import Prompt
+from specollama.checks import Conversation
+from specollama.config import PairSettings
+from specollama.doctor.examining import examine
+from specollama.doctor.findings import RouteFinding
+from specollama.doctor.routes import ASSUMED, expectations
+from specollama.errors import RunError
+from specollama.pairs import Pair
+from specollama.quality import Quality, weighed
+from specollama.speedup import Acceptance, Chance, always
+from specollama.stats import Forecast, Stats
+from specollama.wire import Message
+
+_WORTHLESS = "no draft was worth its time; `--lookahead 4` drafts all the same"
+
+Note = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Fared:
+    """The drafts for one kind of text. `forecasts`: of those whose drafter says how sure it is."""
+
+    tested: int = 0
+    accepted: int = 0
+    forecasts: list[Forecast] = field(default_factory=list)
+    plain: set[str] = field(default_factory=set)  # why replies weren't drafted for
+
+    def add(self, stats: Stats) -> None:
+        self.tested += stats.tested
+        self.accepted += stats.accepted
+        self.forecasts += stats.forecasts
+        if stats.reason:
+            self.plain.add(stats.reason)
+
+    @property
+    def quality(self) -> Quality | None:
+        return weighed(self.forecasts)
+
+
+@dataclass(frozen=True, slots=True)
+class PairQuality:
+    """All kinds, their sum, and the routes."""
+
+    kinds: Mapping[str, Fared]
+    routes: Sequence[RouteFinding]
+
+    @property
+    def all(self) -> Fared:
+        whole = Fared()
+        for kind in self.kinds.values():
+            whole.tested += kind.tested
+            whole.accepted += kind.accepted
+            whole.forecasts += kind.forecasts
+            whole.plain |= kind.plain
+        return whole
+
+
+async def pair_quality(
+    settings: PairSettings, environ: Mapping[str, str], prompts: Sequence[Prompt], num_predict: int, note: Note
+) -> PairQuality:
+    """Ask the prompts on the pair's own route, then time the models.
+
+    Raises EndpointError and RunError as a reply does, RunError when nothing was drafted.
+    """
+    kinds = dict[str, Fared]()
+    async with Pair(settings, environ) as pair:
+        for number, prompt in enumerate(prompts, start=1):
+            note(f"{number}/{len(prompts)} {prompt.id}")
+            asked = Conversation([Message(role="user", content=prompt.turns[0])], {"num_predict": num_predict})
+            async with aclosing(pair.reply(asked)) as events:
+                kinds.setdefault(prompt.category, Fared()).add((await collect(events)).stats)
+    whole = PairQuality(kinds, ()).all
+    if not whole.tested:
+        raise RunError(f"nothing was drafted: {'; '.join(sorted(whole.plain)) or _WORTHLESS}")
+    found = await examine(settings, environ, note=note)
+    routes = expectations(acceptance(whole), found.local, found.lanes, found.native, found.asked_lanes)
+    return PairQuality(kinds, routes)
+
+
+def acceptance(fared: Fared) -> Acceptance:
+    """What the expectations rest on: by confidence where that is known, else one rate for all."""
+    if quality := fared.quality:
+        chances = (Chance(each.predicted, each.seen, each.tested / quality.tested) for each in quality.bins)
+        return Acceptance(tuple(chances), quality.tested)
+    return always(fared.accepted / fared.tested, fared.tested) if fared.tested else ASSUMED
