@@ -79,8 +79,14 @@ def _reply(item: Item, mark_below: float) -> Iterator[RenderableType]:
 
 
 def marked(pieces: Sequence[Piece], mark_below: float) -> Text:
-    """The reply with its low-confidence places marked."""
-    return Text.assemble(*((printable(piece.text), _MARK if _low(piece, mark_below) else "") for piece in pieces))
+    """The reply with its low-confidence places marked; the space before a word isn't."""
+    shown = Text()
+    for piece in pieces:
+        text = printable(piece.text)
+        space = len(text) - len(text.lstrip(" "))
+        shown.append(text[:space])
+        shown.append(text[space:], _MARK if _low(piece, mark_below) else "")
+    return shown
 
 
 def confidence(answer: Answered, mark_below: float) -> str:

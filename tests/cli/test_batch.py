@@ -18,7 +18,8 @@ from calls import Call, command, environment, pair_flags
 from specollama.review.folder import opened, verified
 from specollama.review.state import Item
 
-ASKED = ["Name a colour.", "Count to five.", "Name a river in France.", "Say hello.", "What is two plus two?"]
+SURE = ["Name a colour.", "Count to five.", "Name a river in France.", "What is two plus two?"]  # no near-ties
+ASKED = [*SURE, "Say hello."]
 
 
 @pytest.fixture
@@ -177,7 +178,7 @@ def test_killed_at_ten_random_moments_it_loses_and_repeats_nothing(
     embedded_url: str, prompts: Path, tmp_path: Path
 ) -> None:
     asked = tmp_path / "many.jsonl"
-    lines = [{"id": f"{n}-{said}", "prompt": said} for n in range(5) for said in ASKED]
+    lines = [{"id": f"{n}-{said}", "prompt": said} for n in range(6) for said in SURE]
     asked.write_text("".join(json.dumps(line) + "\n" for line in lines))
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     arguments = ["batch", *flags(embedded_url), str(asked), "--concurrency", "2", "-o"]
