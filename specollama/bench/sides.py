@@ -14,9 +14,19 @@ from specollama.backends.facts import describe
 from specollama.backends.http import OllamaServer
 from specollama.backends.llama_server import LlamaServer
 from specollama.config import DraftRef, FileRef, Lookup, ModelRef, PairSettings
-from specollama.errors import BrokenReply, EndpointError, Refused, RunError, Unreachable, UsageError, one_line
+from specollama.errors import (
+    BrokenReply,
+    EndpointError,
+    ModelMissing,
+    Refused,
+    RunError,
+    Unreachable,
+    UsageError,
+    one_line,
+)
 from specollama.native_route import started
 from specollama.pairs import Conversation, Pair
+from specollama.scoring.engines import detect
 from specollama.stats import Done, Event, Stats, Text
 from specollama.types import Origin, Route
 
@@ -92,10 +102,17 @@ async def _described(found: Sides, model: DraftRef, environ: Mapping[str, str]) 
     if isinstance(model, Lookup):
         return {"name": str(model)}
     at = model.endpoint
-    if model.scored:
-        return {"name": model.model, "url": at.url, "api": str(model.api), "digest": ""}
+    api = model.api if model.scored else None
     async with OllamaServer(at.url, **at.reaching(environ)) as server:
-        known = await describe(server, model.model)
+        try:
+            known = None if api else await describe(server, model.model)
+        except (Refused, ModelMissing, BrokenReply):
+            if not (api := await detect(at, environ)):
+                raise
+            known = None
+    if known is None:
+        found.servers[at.url] = str(api)
+        return {"name": model.model, "url": at.url, "digest": ""}
     version = ".".join(str(number) for number in known.version)
     found.servers[at.url] = f"Ollama {version} ({known.engine})"
     quantisation = known.show.details.quantization_level

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from itertools import pairwise
+from statistics import median
 from time import perf_counter
 
 from specollama.backends.costs import ModelCosts, rising
@@ -17,7 +19,7 @@ SIZES = (1, 8, 2, 4, 16)  # rows in a request, the most telling first
 _REPEATS = 3
 _LIMIT = 3.0  # seconds
 _STREAMED = 12  # tokens
-_READ = 96  # tokens
+_READ = 32  # tokens: each slot that a row takes has to read them first
 _SAMPLE = (
     "The ship left the harbour at dawn, and the keeper of the light wrote its name into the log, as on every day. "
     "Nobody had asked him to, and nobody would ever read it, but a page was a page, and the sea gave him little else. "
@@ -50,7 +52,8 @@ async def measure(engine: Engine, most: int, clock: Callable[[], float] = perf_c
             passes[size] = min(took[1:] or took)  # the first one at a size has slots read the text
     if 1 not in passes:
         raise RunError(f"{engine.url} gave too few tokens to a text of {len(_SAMPLE * 8)} characters")
-    plain = await _stream_step(engine, Place(text[:place]), draws, clock)
+    # A row is a step and more: where the stream seemed slower, something else was running.
+    plain = min(await _stream_step(engine, Place(text[:place]), draws, clock) or passes[1], passes[1])
     return ModelCosts(passes=rising(passes), reading=max(0.0, first - passes[1]) / (_READ // 2), plain=plain)
 
 
@@ -66,7 +69,10 @@ async def _stream_step(engine: Engine, place: Place, draws: Draws, clock: Callab
     async with aclosing(_texts(engine, place, draws)) as texts:
         async for _ in texts:
             times.append(clock())
-    return (times[-1] - times[0]) / (len(times) - 1) if len(times) > 2 and times[-1] > times[0] else None
+    if len(times) < 2:
+        return None
+    steps = [later - earlier for earlier, later in pairwise(times)]
+    return min(median(steps), (times[-1] - times[0]) / (_STREAMED - 1)) or None  # a piece may hold several tokens
 
 
 async def _texts(engine: Engine, place: Place, draws: Draws) -> AsyncGenerator[str, None]:

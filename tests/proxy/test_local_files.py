@@ -47,4 +47,4 @@ def test_a_file_is_asked_shown_and_listed_as_any_model(client: httpx.Client, htt
     assert (loaded["model"], loaded["done_reason"]) == ("here", "load")
     refused = client.post("/api/chat", json={"model": "here", "messages": COLOURS, "format": "json"})
     assert refused.status_code == 400
-    assert "isn't on an Ollama" in refused.json()["error"]
+    assert "opened" in refused.json()["error"]
