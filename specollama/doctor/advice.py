@@ -42,6 +42,10 @@ def server_advice(server: ServerFinding) -> Iterator[Advice]:
 
 def advise(found: PairFindings) -> list[Advice]:
     """All that is worth changing for a pair, what prevents speculation first."""
+    if found.elsewhere:
+        words = f"{found.target} is served by {found.elsewhere}, whose route is scoring"
+        lines = (f"specollama pairs show {found.name} --measure",) if found.name else ()
+        return [Advice(words, found.name, "its costs are measured with the pair's own requests", lines=lines)]
     servers = {server.url: server for server in (found.target_server, found.draft_server) if server}
     all_advice = [advice for server in servers.values() for advice in server_advice(server)]
     all_advice += _models(found)

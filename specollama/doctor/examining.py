@@ -24,6 +24,7 @@ from specollama.doctor.servers import look
 from specollama.errors import EndpointError, ModelMissing, RunError, SpecollamaError
 from specollama.local_route import LocalRoute, target_file
 from specollama.pairs import DEFAULT_LANES, Pair
+from specollama.scoring.engines import detect
 from specollama.speedup import Acceptance, always, counted
 from specollama.survey import requests_of, survey
 from specollama.types import Route
@@ -52,9 +53,17 @@ async def examine(
     )
     if isinstance(settings.target, FileRef):
         return await _of_files(found, settings, environ, measure=measure, note=note)
+    if settings.target.scored:
+        return replace(found, elsewhere=str(settings.target.api))
     async with Pair(settings, environ) as pair:
         note("looking at the servers")
         found = await _with_servers(found, pair, settings)
+        if (
+            found.target_server
+            and found.target_server.fault
+            and (engine := await detect(settings.target.endpoint, environ))
+        ):
+            return replace(found, elsewhere=str(engine))
         if any(server and server.fault for server in (found.target_server, found.draft_server)):
             return found
         models, missing = await _models(pair, settings)

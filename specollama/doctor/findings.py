@@ -115,6 +115,7 @@ class PairFindings:
     target_server: ServerFinding | None = None
     draft_server: ServerFinding | None = None
     faults: tuple[str, ...] = ()
+    elsewhere: str = ""  # what serves the target in Ollama's place
     missing: tuple[str, ...] = ()  # models that would have to be pulled
     tokenizers: str = "not known"
     templates: str = "not known"

@@ -169,6 +169,13 @@ def test_what_the_engine_can_do_best_itself() -> None:
     assert found(routes=routes, native=NativeFinding("http://127.0.0.1:11436", running=True)) == []
 
 
+def test_another_engines_pair_is_measured_apart() -> None:
+    [only] = found(elsewhere="vllm")
+    assert only.what == "big is served by vllm, whose route is scoring"
+    assert only.lines == ("specollama pairs show coder --measure",)
+    assert not only.prevents
+
+
 def test_what_prevents_speculation_comes_first() -> None:
     gone = ServerFinding("http://tower:11434", "x", local=False, fault="gone")
     half = replace(SERVER, loaded=(Loaded("big", 4096, 0.5),))

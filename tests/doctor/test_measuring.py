@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from calls import Call
 from passes import PASS, PassingOllama
-from serving import serving
+from serving import Replayed, serving, whole
 
 from specollama.backends.facts import describe
 from specollama.backends.http import OllamaServer
@@ -213,3 +213,14 @@ def test_the_bench_takes_no_plain_replies_for_the_engines_own(call: Call) -> Non
     assert (shown.code, shown.out) == (1, "")
     assert shown.err.startswith(f"error: can't reach {NOWHERE} (from ")
     assert shown.err.endswith("; start it with `specollama native p`\n")
+
+
+@pytest.mark.parametrize("api", ['api = "vllm"', ""])
+def test_another_engines_pair_is_no_fault(call: Call, api: str) -> None:
+    """Found out where the configuration doesn't say it."""
+    models = whole({"object": "list", "data": [{"id": "target", "object": "model", "owned_by": "vllm"}]})
+    with serving(Replayed({"/v1/models": [models]})) as url, serving(PassingOllama()) as near:
+        said = f', endpoint = "one"{", " + api if api else ""}'
+        code, found = diagnosed(call, config(url, near).replace(', endpoint = "one"', said))
+    assert code == 0
+    assert [each["what"] for each in found["advice"]] == ["target is served by vllm, whose route is scoring"]
