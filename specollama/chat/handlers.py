@@ -131,6 +131,8 @@ def _info(session: Session) -> str:
     context = [("context", f"{length} tokens")] if length else []
     if isinstance(target, FileRef):
         return aligned([("file", one_line(str(target.path))), *context])
+    if session.pair.without_ollama:
+        return aligned([("model", str(target)), ("server", target.endpoint.url), *context])
     model, _ = session.runner.run(session.pair.models())
     details = model.show.details
     lines = [
