@@ -44,6 +44,12 @@ def chat(
     seed: options.Seed = None,
     num_predict: options.NumPredict = None,
     num_ctx: options.NumCtx = None,
+    num_thread: options.Threads = None,
+    batch_threads: options.BatchThreads = None,
+    num_gpu: options.GpuLayers = None,
+    kv_type: options.KvType = None,
+    use_mmap: options.Mmap = None,
+    requantize: options.Requantize = None,
     show_origin: options.ShowOrigin = False,
     theme: Annotated[
         str | None,
@@ -82,8 +88,23 @@ def chat(
 
     if theme not in (None, *THEMES):
         raise UsageError(f"--theme {theme}: must be one of {', '.join(THEMES)}")
-    sampling = {"temperature": temperature, "seed": seed, "num_predict": num_predict, "num_ctx": num_ctx}
-    flags: Any = options.flags(lookahead=lookahead, route=route, rule=rule, keep_alive=keep_alive, sampling=sampling)
+    sampling = {
+        "temperature": temperature,
+        "seed": seed,
+        "num_predict": num_predict,
+        "num_ctx": num_ctx,
+        "num_thread": num_thread,
+        "num_gpu": num_gpu,
+        "use_mmap": use_mmap,
+    }
+    flags: Any = options.flags(
+        lookahead=lookahead,
+        route=route,
+        rule=rule,
+        keep_alive=keep_alive,
+        sampling=sampling,
+        opening={"batch_threads": batch_threads, "kv_type": kv_type, "requantize": requantize},
+    )
     known = options.configuration(config)
     terminal = not piped()
     kept = _kept(Store(), resume, load)

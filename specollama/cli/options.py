@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _SAMPLING = "Sampling (Ollama's options, by its names)"
 _SPECULATION = "Speculation"
+_OPENING = "Models opened in process (route local)"
 _PAIR = "Pair"
 
 ConfigFile = Annotated[
@@ -116,6 +117,21 @@ PresencePenalty = Annotated[float | None, _sampling("Subtracted from tokens that
 FrequencyPenalty = Annotated[float | None, _sampling("Subtracted from tokens for each time they occurred.")]
 
 
+def _opening(help_text: str, *names: str, default: str = "as llama.cpp chooses") -> Any:
+    return typer.Option(*names, rich_help_panel=_OPENING, show_default=default, help=help_text)
+
+
+Threads = Annotated[int | None, _opening("Threads; sent to servers as well.", "--num-thread", default="one a core")]
+BatchThreads = Annotated[int | None, _opening("Threads for reading prompts.", default="as --num-thread")]
+GpuLayers = Annotated[int | None, _opening("Layers on a GPU; sent to servers as well.", "--num-gpu", default="all")]
+KvType = Annotated[str | None, _opening("Type of the cache, as q8_0.", default="f16")]
+Mmap = Annotated[bool | None, _opening("Map files into memory, or read them.", "--use-mmap/--no-use-mmap")]
+Requantize = Annotated[
+    bool | None,
+    _opening("Let a draft model be a 4-bit copy where that is quicker.", "--requantize/--no-requantize", default="yes"),
+]
+
+
 def configuration(file: Path | None) -> Config:
     """The configuration that the call works with."""
     return load_config(find_config(file, os.environ, Path.cwd()))
@@ -150,9 +166,11 @@ def flags(
     rule: str | None,
     keep_alive: str | None,
     sampling: Mapping[str, Any],
+    opening: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What the flags set of a pair; those that weren't given are left out."""
+    """What the flags set of a pair; those that weren't given are left out. `opening`: keys of a pair by their names."""
     return {
+        **(opening or {}),
         "lookahead": lengths(lookahead),
         "route": route,
         "rule": rule,

@@ -51,6 +51,12 @@ def run(
     repeat_last_n: options.RepeatLastN = None,
     presence_penalty: options.PresencePenalty = None,
     frequency_penalty: options.FrequencyPenalty = None,
+    num_thread: options.Threads = None,
+    batch_threads: options.BatchThreads = None,
+    num_gpu: options.GpuLayers = None,
+    kv_type: options.KvType = None,
+    use_mmap: options.Mmap = None,
+    requantize: options.Requantize = None,
     image: options.Images = None,
     think: options.Think = None,
     format: Annotated[
@@ -80,8 +86,18 @@ def run(
         "repeat_last_n": repeat_last_n,
         "presence_penalty": presence_penalty,
         "frequency_penalty": frequency_penalty,
+        "num_thread": num_thread,
+        "num_gpu": num_gpu,
+        "use_mmap": use_mmap,
     }
-    flags = options.flags(lookahead=lookahead, route=route, rule=rule, keep_alive=keep_alive, sampling=sampling)
+    flags = options.flags(
+        lookahead=lookahead,
+        route=route,
+        rule=rule,
+        keep_alive=keep_alive,
+        sampling=sampling,
+        opening={"batch_threads": batch_threads, "kv_type": kv_type, "requantize": requantize},
+    )
     known = options.configuration(config)
     name, prompt = options.pair_and_prompt(words or [], known, target_given=target is not None)
     settings = options.pair_settings(known, name, target, draft, flags)
