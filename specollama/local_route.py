@@ -35,12 +35,17 @@ _NEEDED, _TRACED = 2, 5  # most probable tokens told at each place: for a compar
 _GPU_DEVICES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 
 
+_LOADING = ("num_ctx", "num_thread", "num_gpu", "use_mmap")  # options that need the models opened anew
+BUSY = "the opened model is busy with another reply"
+
+
 class LocalRoute:
     """Opens the pair when it is first asked for, and keeps it until `close`."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self._pair: OpenedPair | None = None
+        self._opened_by: tuple[object, ...] = ()  # what it was opened by
         self._opening = asyncio.Lock()
         self._looked = False  # whether the target is in its server's memory as well
         self.remaining: tuple[ModelRef, ...] = ()  # drafts that only their server has
@@ -60,12 +65,18 @@ class LocalRoute:
     ) -> OpenedPair | str:
         """The opened pair, or why there is none; "" when that isn't worth a word.
 
-        `options`: Ollama's, by which it is opened the first time; `target`: as its server describes it. Raises
-        RunError when the target is a file, which nothing else than this can run.
+        `options`: Ollama's; with others than it was opened by it is opened anew, once no reply needs it any more.
+        `target`: as its server describes it. Raises RunError when the target is a file, which nothing else can run.
         """
         if not isinstance(settings.target, FileRef) and settings.route not in (Route.AUTO, Route.LOCAL):
             return ""
         async with self._opening:
+            wanted = tuple(options.get(name) for name in _LOADING), settings.kv_type, settings.batch_threads
+            if self._pair and wanted != self._opened_by:
+                if self._pair.alone.locked() and not isinstance(settings.target, FileRef):
+                    return BUSY
+                async with self._pair.alone:
+                    await self.close()
             if self._pair is None:
                 try:
                     found = await self._open(settings, options, target)
@@ -75,7 +86,7 @@ class LocalRoute:
                     return f"local: {error}"
                 if isinstance(found, str):
                     return found
-                self._pair = found
+                self._pair, self._opened_by = found, wanted
         return self._pair
 
     async def held_twice(self, target: Model) -> list[str]:

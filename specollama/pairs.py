@@ -37,7 +37,7 @@ from specollama.engine.rounds import Watcher
 from specollama.errors import EndpointError, ModelMissing, Unreachable, UnsupportedPair
 from specollama.events import unless_nothing_came, written
 from specollama.hosts import Endpoint
-from specollama.local_route import LocalRoute, speculated_here
+from specollama.local_route import BUSY, LocalRoute, speculated_here
 from specollama.native_route import NativePlan, NativeRoute
 from specollama.plan import (
     LocalPlan,
@@ -229,7 +229,7 @@ class Pair:
         if isinstance(opened, str):
             return opened
         if opened.alone.locked():
-            return "the opened model is busy with another reply"
+            return BUSY
         if reason := why_not_split(target, opened.target.vocabulary):
             return reason
         prompt = await self._prompt(ask, options, target, opened.target.vocabulary, here=True)

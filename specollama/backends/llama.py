@@ -88,6 +88,7 @@ class LlamaModel:
     @property
     def chat_template(self) -> str:
         """The template that the file carries; "" for none."""
+        self._refuse_closed()
         found = self._llama.llama_model_chat_template(self._model, None)
         return found.decode("utf-8", "replace") if found else ""
 
@@ -108,8 +109,9 @@ class LlamaModel:
         """The logits after each of the last `count` tokens of the whole text; each has one number a vocabulary entry.
 
         They are llama.cpp's own memory, good until the next call. What is read already isn't read again. Raises
-        Cancelled when `stopped` says so between two passes, RunError when llama.cpp fails.
+        Cancelled when `stopped` says so between two passes, RunError when llama.cpp fails or the model is closed.
         """
+        self._refuse_closed()
         begin = min(self.known(tokens), len(tokens) - count)
         self._keep(begin)
         while len(tokens) - begin > self._chunk:
@@ -122,6 +124,11 @@ class LlamaModel:
         places = range(len(tokens) - begin - count, len(tokens) - begin)
         found = (self._llama.llama_get_logits_ith(self._context, place) for place in places)
         return [np.ctypeslib.as_array(row, shape=(self.size,)) for row in found]
+
+    def _refuse_closed(self) -> None:
+        """llama.cpp would go on with memory that is free."""
+        if not self._model:
+            raise RunError(f"{self.path.name} was closed: other options were asked for")
 
     def _keep(self, length: int) -> None:
         """Take back what was read beyond the first tokens."""

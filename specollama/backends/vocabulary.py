@@ -170,6 +170,8 @@ class LlamaVocabulary:
 
     def _tokenise(self, text: str, *, whole: bool) -> tuple[int, ...]:
         """`whole`: a begin marker is added where the model wants one."""
+        if not self._model:
+            raise RunError("the model was closed: other options were asked for")
         raw = text.encode()
         room = len(raw) + 8
         tokens = (self._llama.llama_token * room)()

@@ -6,14 +6,20 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
 from specollama.backends.facts import describe
 from specollama.backends.http import OllamaServer
+from specollama.bench import collect
+from specollama.config import FileRef, Lookup, PairSettings
 from specollama.embedded.models import default_models
+from specollama.errors import RunError
 from specollama.local_route import LocalRoute
+from specollama.pairs import Conversation, Pair
+from specollama.wire import Message
 
 
 def call(*words: str, state: Path) -> subprocess.CompletedProcess[str]:
@@ -70,3 +76,28 @@ async def test_a_target_that_its_server_holds_as_well_is_told_of_once(embedded_u
         assert await route.held_twice(model) == []
     assert line.startswith(f"{embedded_url} holds target")
     assert line.endswith("for rendering): `keep_alive = 0` in the pair frees it")
+
+
+async def test_other_options_of_loading_open_the_pair_anew() -> None:
+    models = default_models()
+    settings = PairSettings(None, FileRef(models["draft"]), (Lookup.LOOKUP,), options={"temperature": 0})
+    said = [Message(role="user", content="Count to ten.")]
+    async with Pair(settings, {}) as pair:
+        texts, rooms = set[str](), list[int | None]()
+        for options in ({"num_ctx": 256}, {"num_ctx": 256, "top_k": 3}, {"num_ctx": 512}):
+            asked = Conversation(said, {"num_predict": 8, **options})
+            async with aclosing(pair.reply(asked)) as events:
+                texts.add((await collect(events)).text)
+            rooms.append(await pair.context_length())
+        assert (len(texts), rooms) == (1, [256, 256, 512])
+
+
+async def test_a_pair_that_was_closed_meanwhile_fails_in_one_line() -> None:
+    models, route = default_models(), LocalRoute({})
+    settings = PairSettings(None, FileRef(models["draft"]), (Lookup.LOOKUP,))
+    opened = await route.pair(settings, {"num_ctx": 256})
+    assert not isinstance(opened, str)
+    assert await route.pair(settings, {"num_ctx": 128}) is not opened
+    with pytest.raises(RunError, match="was closed: other options were asked for"):
+        opened.encode("a")
+    await route.close()
