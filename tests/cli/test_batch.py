@@ -93,30 +93,19 @@ def test_called_again_it_asks_nothing_again(call: Call, embedded_url: str, promp
     assert Path("run/log.jsonl").read_bytes() == log
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (["--temperature", "1"], "run: was begun with options {'temperature': 0.0, 'num_predict': 6}, not"),
-        (["--quorum", "2"], "run: was begun with quorum 1, not 2"),
-        (["--route", "greedy"], "run: was begun with route plain, not greedy; give the same, or another folder"),
-    ],
-)
-def test_a_run_does_not_go_on_otherwise_than_it_began(
-    call: Call, embedded_url: str, prompts: Path, changes: list[str], words: str
-) -> None:
-    assert call("batch", *flags(embedded_url), str(prompts), "-o", "run").code == 0
-    shown = call("batch", *flags(embedded_url), *changes, str(prompts), "-o", "run")
-
-    assert shown.code == 2
-    assert shown.err.startswith(f"error: {words}")
-
-
-def test_other_prompts_are_told(call: Call, embedded_url: str, prompts: Path) -> None:
-    assert call("batch", *flags(embedded_url), str(prompts), "-o", "run").code == 0
+def test_a_run_does_not_go_on_otherwise_than_it_began(call: Call, embedded_url: str, prompts: Path) -> None:
+    arguments = ["batch", *flags(embedded_url), str(prompts), "-o", "run"]
+    assert call(*arguments).code == 0
+    for changes, words in [
+        (["--temperature", "1"], "options {'temperature': 0.0, 'num_predict': 6}, not"),
+        (["--quorum", "2"], "quorum 1, not 2"),
+        (["--route", "greedy"], "route plain, not greedy; give the same, or another folder"),
+    ]:
+        shown = call(*arguments, *changes)
+        assert shown.code == 2
+        assert shown.err.startswith(f"error: run: was begun with {words}")
     prompts.write_text(prompts.read_text() + '{"prompt": "One more."}\n')
-    shown = call("batch", *flags(embedded_url), str(prompts), "-o", "run")
-
-    assert (shown.code, shown.err.startswith("error: run: was begun with other prompts (")) == (2, True)
+    assert call(*arguments).err.startswith("error: run: was begun with other prompts (")
 
 
 @pytest.mark.parametrize(
