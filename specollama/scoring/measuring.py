@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from itertools import pairwise
 from statistics import median
 from time import perf_counter
@@ -15,6 +16,7 @@ from specollama.config import ModelRef
 from specollama.errors import RunError
 from specollama.types import SamplingOptions
 
+_COLD = Draws(SamplingOptions(temperature=0))
 SIZES = (1, 8, 2, 4, 16)  # rows in a request, the most telling first
 _REPEATS = 3
 _LIMIT = 3.0  # seconds
@@ -37,24 +39,33 @@ async def measure(engine: Engine, most: int, clock: Callable[[], float] = perf_c
 
     Each request goes on where the one before was accepted whole, so that as much is new to the engine as in a reply.
     """
-    draws = Draws(SamplingOptions(temperature=0))
     text = await engine.tokenize(_SAMPLE * 8, whole=True)
+    await engine.rows(Request(Place(text[: _READ // 2])), _COLD)  # a model may have to be loaded
+    first = await _timed(lambda: engine.rows(Request(Place(text[:_READ])), _COLD), clock)
+    passes, place = await _passes(engine, text, most, clock)
+    if 1 not in passes:
+        raise RunError(f"{engine.url} gave too few tokens to a text of {len(_SAMPLE * 8)} characters")
+    # A row is a step and more: where the stream seemed slower, something else was running.
+    plain = min(await _stream_step(engine, Place(text[:place]), clock) or passes[1], passes[1])
+    return ModelCosts(passes=rising(passes), reading=max(0.0, first - passes[1]) / (_READ // 2), plain=plain)
+
+
+async def _passes(
+    engine: Engine, text: list[int], most: int, clock: Callable[[], float]
+) -> tuple[dict[int, float], int]:
+    """Seconds of a request by its rows, and the place in the text that was reached. Two sizes at least."""
     began, passes, place = clock(), dict[int, float](), _READ
-    await engine.rows(Request(Place(text[: _READ // 2])), draws)  # a model may have to be loaded
-    first = await _timed(lambda: engine.rows(Request(Place(text[:place])), draws), clock)
     for size in (size for size in SIZES if size <= most):
         took = list[float]()
         while len(took) <= _REPEATS and (len(took) < 2 or clock() - began < _LIMIT) and place + size < len(text):
             request = Request(Place(text[:place]), text[place : place + size - 1])
-            took.append(await _timed(lambda request=request: engine.rows(request, draws), clock))  # type: ignore[misc]
+            took.append(await _timed(partial(engine.rows, request, _COLD), clock))
             place += size
         if took:
             passes[size] = min(took[1:] or took)  # the first one at a size has slots read the text
-    if 1 not in passes:
-        raise RunError(f"{engine.url} gave too few tokens to a text of {len(_SAMPLE * 8)} characters")
-    # A row is a step and more: where the stream seemed slower, something else was running.
-    plain = min(await _stream_step(engine, Place(text[:place]), draws, clock) or passes[1], passes[1])
-    return ModelCosts(passes=rising(passes), reading=max(0.0, first - passes[1]) / (_READ // 2), plain=plain)
+        if len(passes) > 1 and clock() - began > _LIMIT:
+            break
+    return passes, place
 
 
 async def _timed(work: Callable[[], Awaitable[object]], clock: Callable[[], float]) -> float:
@@ -63,10 +74,10 @@ async def _timed(work: Callable[[], Awaitable[object]], clock: Callable[[], floa
     return clock() - began
 
 
-async def _stream_step(engine: Engine, place: Place, draws: Draws, clock: Callable[[], float]) -> float | None:
+async def _stream_step(engine: Engine, place: Place, clock: Callable[[], float]) -> float | None:
     """Seconds between two tokens of a stream; None where it ends at once."""
     times = list[float]()
-    async with aclosing(_texts(engine, place, draws)) as texts:
+    async with aclosing(_texts(engine, place)) as texts:
         async for _ in texts:
             times.append(clock())
     if len(times) < 2:
@@ -75,8 +86,8 @@ async def _stream_step(engine: Engine, place: Place, draws: Draws, clock: Callab
     return min(median(steps), (times[-1] - times[0]) / (_STREAMED - 1)) or None  # a piece may hold several tokens
 
 
-async def _texts(engine: Engine, place: Place, draws: Draws) -> AsyncGenerator[str, None]:
-    async with aclosing(engine.stream(place, _STREAMED, draws)) as stream:
+async def _texts(engine: Engine, place: Place) -> AsyncGenerator[str, None]:
+    async with aclosing(engine.stream(place, _STREAMED, _COLD)) as stream:
         async for written in stream:
             if written.text:
                 yield written.text

@@ -57,6 +57,6 @@ async def test_the_real_one_is_measured_once_and_then_decided_on(settings: Calla
         opened = await route.pair(pair.settings)
         assert opened.measured is not None
         assert opened.measured.plain is not None
-        assert set(opened.measured.passes) == {1, 2, 4, 8}
+        assert {1, 8} <= set(opened.measured.passes) <= {1, 2, 4, 8}
     assert text
     assert stats.route in (Route.SCORING, Route.PLAIN)
