@@ -61,6 +61,8 @@ class Setup:
         """What makes llama.cpp's server draft (its own variables), and Ollama listen where it is to."""
         return {
             "OLLAMA_HOST": httpx.URL(self.url).netloc.decode(),
+            "OLLAMA_MODELS": str(self.target.parent.parent),  # the store that it was found in
+            "OLLAMA_NOPRUNE": "1",  # the other server may be pulling into it
             "OLLAMA_MAX_LOADED_MODELS": "1",
             "LLAMA_ARG_SPEC_TYPE": "draft-simple",
             "LLAMA_ARG_SPEC_DRAFT_MODEL": str(self.draft),

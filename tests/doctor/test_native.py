@@ -55,6 +55,8 @@ def test_what_the_engine_is_told_by_the_environment(store: Path) -> None:
     setup = set_up(PAIR, os.environ)
     assert setup.environment == {
         "OLLAMA_HOST": "127.0.0.1:11436",
+        "OLLAMA_MODELS": str(store),
+        "OLLAMA_NOPRUNE": "1",
         "OLLAMA_MAX_LOADED_MODELS": "1",
         "LLAMA_ARG_SPEC_TYPE": "draft-simple",
         "LLAMA_ARG_SPEC_DRAFT_MODEL": str(store / "blobs" / f"sha256-{0:064d}"),
