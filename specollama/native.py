@@ -58,11 +58,18 @@ class Setup:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What makes llama.cpp's server draft (its own variables), and Ollama listen where it is to."""
+        """Of a second server, beside the one that is there."""
         return {
             "OLLAMA_HOST": httpx.URL(self.url).netloc.decode(),
             "OLLAMA_MODELS": str(self.target.parent.parent),  # the store that it was found in
             "OLLAMA_NOPRUNE": "1",  # the other server may be pulling into it
+            **self.drafting,
+        }
+
+    @property
+    def drafting(self) -> dict[str, str]:
+        """What makes llama.cpp's server draft: its own variables, which Ollama hands on."""
+        return {
             "OLLAMA_MAX_LOADED_MODELS": "1",
             "LLAMA_ARG_SPEC_TYPE": "draft-simple",
             "LLAMA_ARG_SPEC_DRAFT_MODEL": str(self.draft),
