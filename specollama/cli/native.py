@@ -114,7 +114,7 @@ async def _serve(setup: Setup, program: Path, settings: PairSettings, teller: _T
             await engine.exited(server.process)
         finally:
             teller.tell("stopped", _tally(server), replies=server.replies, **_counts(server))
-        raise RunError(server.ended())
+        raise RunError(await server.ended())
 
 
 async def _refuse_taken(setup: Setup) -> None:
