@@ -36,6 +36,7 @@ _PADDING = 128  # entries by which llama.cpp lets vocabularies differ in size
 _FROM = 5  # id from which it compares them
 _START = 60.0  # seconds until the server answers
 _STOP = 10.0  # seconds that it gets to end by itself
+_LOG = 0.3  # seconds by which its log may lag behind
 _LAST = 200  # lines of its log that are kept
 _HEADROOM = 512 * 2**20  # bytes for the caches and the rest
 _COUNTS = re.compile(r"draft acceptance\s*=.*?(\d+) accepted\s*/\s*(\d+) generated")
@@ -58,9 +59,18 @@ class Setup:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What makes llama.cpp's server draft (its own variables), and Ollama listen where it is to."""
+        """Of a second server, beside the one that is there."""
         return {
             "OLLAMA_HOST": httpx.URL(self.url).netloc.decode(),
+            "OLLAMA_MODELS": str(self.target.parent.parent),  # the store that it was found in
+            "OLLAMA_NOPRUNE": "1",  # the other server may be pulling into it
+            **self.drafting,
+        }
+
+    @property
+    def drafting(self) -> dict[str, str]:
+        """What makes llama.cpp's server draft: its own variables, which Ollama hands on."""
+        return {
             "OLLAMA_MAX_LOADED_MODELS": "1",
             "LLAMA_ARG_SPEC_TYPE": "draft-simple",
             "LLAMA_ARG_SPEC_DRAFT_MODEL": str(self.draft),
@@ -203,9 +213,13 @@ class NativeServer:
             with suppress(Unreachable):
                 return await server.version()
             await asyncio.sleep(0.1)
-        raise RunError(self.ended() if self.process.returncode is not None else f"{self.setup.url}: no answer in time")
+        if self.process.returncode is None:
+            raise RunError(f"{self.setup.url}: no answer in {_START:g} s")
+        raise RunError(await self.ended())
 
-    def ended(self) -> str:
+    async def ended(self) -> str:
+        """Why it has ended, in a line."""
+        await asyncio.sleep(_LOG)
         why = f": {self.last_fault}" if self.last_fault else ""
         return f"`ollama serve` at {self.setup.url} ended with code {self.process.returncode}{why}"
 
@@ -308,9 +322,10 @@ async def prove(server: NativeServer, at: OllamaServer) -> Shown:
         await ask(at, server.setup.model)  # loads it
         shown = await ask(at, server.setup.model)
     except EndpointError as error:
+        await asyncio.sleep(_LOG)
         why = f" ({server.last_fault})" if server.last_fault else ""
         raise RunError(f"{server.setup.model} can't be served with its draft: {error}{why}") from error
-    await asyncio.sleep(0.2)  # its log comes a moment later
+    await asyncio.sleep(_LOG)
     if not shown.speculates and not server.drafted:
         why = f" (its log: {server.last_fault})" if server.last_fault else ""
         raise RunError(

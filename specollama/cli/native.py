@@ -74,10 +74,14 @@ def native(
 
 
 def _print(setup: Setup, service: Service, *, json: bool) -> None:
+    second = service is Service.SHELL
+    environment = setup.environment if second else setup.drafting
     if json:
-        print(json_module.dumps({"environment": setup.environment, "lines": list(lines(service, setup.environment))}))
+        print(json_module.dumps({"environment": environment, "lines": list(lines(service, environment))}))
         return
-    print("\n".join(lines(service, setup.environment)))
+    print("\n".join(lines(service, environment)))
+    if not second:
+        output.stderr().out(f"for an Ollama that serves {setup.model} alone: other models don't load with that draft")
 
 
 class _Teller:
@@ -110,7 +114,7 @@ async def _serve(setup: Setup, program: Path, settings: PairSettings, teller: _T
             await engine.exited(server.process)
         finally:
             teller.tell("stopped", _tally(server), replies=server.replies, **_counts(server))
-        raise RunError(server.ended())
+        raise RunError(await server.ended())
 
 
 async def _refuse_taken(setup: Setup) -> None:

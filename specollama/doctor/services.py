@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -12,6 +13,7 @@ from specollama.hosts import DEFAULT_PORT, local_port
 
 Environment = Mapping[str, str]
 
+_BLOB = re.compile(r"^.*/blobs/(?=sha256-)")
 _UNITS = (Path("/etc/systemd/system/ollama.service"), Path("/usr/lib/systemd/system/ollama.service"))
 
 
@@ -64,8 +66,9 @@ def _launchd(environment: Environment) -> tuple[str, ...]:
 
 
 def _docker(environment: Environment) -> tuple[str, ...]:
-    """A container's environment is set when it is made."""
-    settings = " ".join(f"-e {quote(f'{name}={value}')}" for name, value in environment.items())
+    """A container's environment is set when it is made. What of the store is named lies elsewhere within it."""
+    within = {name: _BLOB.sub("/root/.ollama/models/blobs/", value) for name, value in environment.items()}
+    settings = " ".join(f"-e {quote(f'{name}={value}')}" for name, value in within.items())
     return (
         "docker rm -f ollama",
         f"docker run -d --name ollama -v ollama:/root/.ollama -p 11434:11434 {settings} ollama/ollama",

@@ -55,6 +55,8 @@ def test_what_the_engine_is_told_by_the_environment(store: Path) -> None:
     setup = set_up(PAIR, os.environ)
     assert setup.environment == {
         "OLLAMA_HOST": "127.0.0.1:11436",
+        "OLLAMA_MODELS": str(store),
+        "OLLAMA_NOPRUNE": "1",
         "OLLAMA_MAX_LOADED_MODELS": "1",
         "LLAMA_ARG_SPEC_TYPE": "draft-simple",
         "LLAMA_ARG_SPEC_DRAFT_MODEL": str(store / "blobs" / f"sha256-{0:064d}"),
@@ -141,6 +143,13 @@ def test_the_lines_are_printed_and_nothing_is_started(call: Call, store: Path, c
     assert shown.code == 0
     assert '    Environment="LLAMA_ARG_SPEC_TYPE=draft-simple"' in shown.out.splitlines()
     assert '    Environment="LLAMA_ARG_SPEC_DRAFT_P_MIN=0.5"' in shown.out.splitlines()
+    assert not [line for line in shown.out.splitlines() if "OLLAMA_HOST" in line], "it stays where it listens"
+    assert "for an Ollama that serves target alone" in shown.err
+    inside = f"/root/.ollama/models/blobs/sha256-{0:064d}"
+    assert f"DRAFT_MODEL={inside} " in call("native", "p", "--print", "--service", "docker").out
+    second = call("native", "p", "--print", "--service", "shell")
+    assert second.out.startswith(f"OLLAMA_HOST=127.0.0.1:11436 OLLAMA_MODELS={store} OLLAMA_NOPRUNE=1 ")
+    assert second.err == ""
     told = json.loads(call("native", "p", "--print", "--json").out)
     assert told["environment"]["LLAMA_ARG_SPEC_DRAFT_N_MAX"] == "8"
 
