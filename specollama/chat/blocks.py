@@ -49,7 +49,7 @@ class MarkdownBlocks:
             return None
         length = settled(self._text)
         whole, self._text = self._text[:length], self._text[length:]
-        return self._shown(whole) if whole.strip() else None
+        return self._shown(whole, apart=True) if whole.strip() else None
 
     def tail(self) -> RenderableType | None:
         return self._shown(_closed(self._text)) if self._text.strip() else None
@@ -58,21 +58,24 @@ class MarkdownBlocks:
         shown, self._text = self.tail(), ""
         return shown
 
-    def _shown(self, text: str) -> RenderableType:
-        return _Trimmed(Markdown(text, style=self._style, code_theme="ansi_dark", hyperlinks=False))
+    def _shown(self, text: str, *, apart: bool = False) -> RenderableType:
+        return _Trimmed(Markdown(text, style=self._style, code_theme="ansi_dark", hyperlinks=False), apart)
 
 
 @dataclass(frozen=True, slots=True)
 class _Trimmed:
-    """Without the empty lines around it: how far blocks are apart isn't theirs to say."""
+    """Without the empty lines around it; `apart`: one line from what follows, if it shows anything."""
 
     shown: RenderableType
+    apart: bool
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         lines = console.render_lines(self.shown, options, pad=False)
         filled = [number for number, line in enumerate(lines) if any(segment.text.strip() for segment in line)]
         for line in lines[filled[0] : filled[-1] + 1] if filled else ():
             yield from line
+            yield Segment.line()
+        if filled and self.apart:
             yield Segment.line()
 
 

@@ -111,7 +111,7 @@ class ReplyView:
             self._close()
             self._thinking = event.thinking
             self._blocks = self._new_blocks()
-        if whole := self._blocks.feed(event):
+        if (whole := self._blocks.feed(event)) is not None:
             self._print(whole)
 
     def _new_blocks(self) -> Blocks:
@@ -128,7 +128,7 @@ class ReplyView:
         rest, self._blocks = self._blocks.rest(), None
         if self._thinking and self._look.fold:
             self._console.print(RichText(self._thought(), style="dim"))
-        elif rest:
+        elif rest is not None:
             self._print(rest, last=True)
 
     def _thought(self) -> str:
@@ -143,8 +143,6 @@ class ReplyView:
         if self._live:
             self._live.update(RichText("") if last else self._picture(), refresh=False)
         self._console.print(whole)
-        if not last and not self._thinking and self._look.markdown and not self._look.origin:
-            self._console.print()  # between blocks
         if last and self._thinking:
             self._console.print()
 
@@ -171,7 +169,7 @@ class ReplyView:
         if self._thinking and self._blocks:
             line = f"thinking · {line}"
         status = RichText(line, style="dim", no_wrap=True, overflow="ellipsis")
-        return Group(_Last(tail), status) if tail else status
+        return status if tail is None else Group(_Last(tail), status)
 
 
 @dataclass(frozen=True, slots=True)

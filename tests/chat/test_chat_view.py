@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import pyte
 from rich.console import Console
 
 from specollama.chat.progress import Progress
@@ -67,3 +68,10 @@ def test_a_status_in_mid_reply_is_told_after_it() -> None:
     view(done())
     shown = out.getvalue()
     assert shown.index("on (lanes)") < shown.index("One two") < shown.index("off (the draft went away)")
+
+
+def test_an_empty_line_between_paragraphs_stays_where_tokens_are_coloured() -> None:
+    parts = [Text(part, Origin.ACCEPTED) for part in ("One.", "\n", "\n", "Two.")]
+    screen = pyte.Screen(60, 24)
+    pyte.Stream(screen).feed(drawn(*parts, done(), look=Look(origin=True)).replace("\n", "\r\n"))
+    assert [line.strip() for line in screen.display][:4] == ["One.", "", "Two.", ""]
