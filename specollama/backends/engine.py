@@ -37,13 +37,15 @@ class Capabilities:
 class Facts:
     """What an engine says of itself. None: it doesn't say.
 
-    `context_length` in tokens; `slots`: requests that it works on at once, None: as many as it likes.
+    `context_length` in tokens; `slots`: requests that it works on at once, None: as many as it likes. `strips`: a token
+    printed by itself may be without its leading space.
     """
 
     name: str
     version: str = ""
     context_length: int | None = None
     slots: int | None = None
+    strips: bool = False
 
 
 @dataclass(frozen=True, slots=True)

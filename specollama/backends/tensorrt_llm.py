@@ -2,7 +2,8 @@
 
 It shows no log-probabilities of a prompt, has no call that prints tokens, and takes no field that it doesn't know. With
 `detokenize` false it gives the ids of what it drew, and with `logprobs` beside them each token printed by itself. That
-is its text in a reply, unless the tokenizer is of SentencePiece's kind, whose tokens lose a leading space.
+is its text in a reply, unless the tokenizer puts a space before a text and takes it off again (SentencePiece's dummy
+prefix): then nothing can be drafted.
 """
 
 from __future__ import annotations
@@ -31,7 +32,13 @@ class TensorRTLLM(Connection):
 
     async def facts(self) -> Facts:
         await model_of(self, self.model)
-        return Facts(self.model, (await self.get("/version", _Version)).version)
+        version = (await self.get("/version", _Version)).version
+        return Facts(self.model, version, strips=await self._adds_a_space())
+
+    async def _adds_a_space(self) -> bool:
+        """Whether a text begins with another token than the same word in the middle of a line would."""
+        alone, after = await self.tokenize("word", whole=False), await self.tokenize("\nword", whole=False)
+        return after[-len(alone) :] != alone
 
     async def tokenize(self, text: str, *, whole: bool) -> list[int]:
         """It always adds the begin marker, where the model wants one: of a piece of text it is taken off."""

@@ -66,6 +66,8 @@ def why_not_scored(
         return f"penalties: {kind} doesn't count a reply's tokens when they are sent again as a prompt"
     if sampling.seed is not None and not sampling.greedy and not can.seeds:
         return f"a seed: {kind} takes none for a request"
+    if facts.strips:
+        return f"{kind} prints this model's tokens without their leading spaces"
     if not (can.one_pass and sampling.greedy) and facts.slots is not None and facts.slots < 2:
         return f"{kind} works on one request at a time (start it with more slots)"
     return ""

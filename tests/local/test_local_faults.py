@@ -73,7 +73,7 @@ async def test_a_cache_type_that_is_none_is_refused() -> None:
 def pair_settings(target: Path, *drafts: Path, **options: object) -> PairSettings:
     chosen = tuple(FileRef(draft) for draft in drafts) or (Lookup.LOOKUP,)
     given = {"temperature": 0, "num_predict": 12, "num_ctx": 256, **options}
-    return PairSettings(None, FileRef(target), chosen, options=given)
+    return PairSettings(None, FileRef(target), chosen, options=given, requantize=False)
 
 
 def asked(text: str = "Say hello.") -> Conversation:

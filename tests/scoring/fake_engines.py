@@ -296,7 +296,7 @@ class FakeTensorRTLLM(Fake):
         self.handlers = {
             "/v1/models": self.listed("tensorrt_llm"),
             "/version": lambda _, body: whole({"version": "1.4.0"}),
-            "/_internal/tokenize": FakeTensorRTLLM.tokenize,
+            "/_internal/tokenize": type(self).tokenize,
             "/v1/completions": FakeTensorRTLLM.completions,
             "/v1/chat/completions": Fake.chat,
         }

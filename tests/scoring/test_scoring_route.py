@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import toy
-from fake_engines import FAKES, NAME, FakeLlamaServer, FakeSGLang, FakeTensorRTLLM, FakeVLLM, events
+from fake_engines import FAKES, NAME, Answer, FakeLlamaServer, FakeSGLang, FakeTensorRTLLM, FakeVLLM, events
 from replies import CHAT, COLD, fakes, reply, settings, told
 from serving import serving, whole
 from toy import STORY, Toy
@@ -160,6 +161,18 @@ async def test_the_drafts_template_is_taken_only_if_the_engine_counts_the_same(
             prompted = await prompt_for(CHAT, engine, "E", template)
     assert prompted.reason.removeprefix("E ") == reason
     assert list(prompted.tokens) == ([] if reason else toy.tokens(written or ""))
+
+
+async def test_where_tokens_may_be_printed_without_their_space_nothing_is_drafted() -> None:
+    class DummyPrefix(FakeTensorRTLLM):
+        """Puts a space before each text, as SentencePiece does for some models."""
+
+        def tokenize(self, body: dict[str, Any]) -> Answer:
+            return super().tokenize({**body, "prompt": f" {body['prompt']}" if body["prompt"] else ""})
+
+    text, stats, _ = await told(DummyPrefix(), "tensorrt-llm", RAW)
+    assert (text, stats.drafted) == (STORY, 0)
+    assert stats.reason == "TensorRT-LLM prints this model's tokens without their leading spaces"
 
 
 @pytest.mark.parametrize("api", ENGINES)
