@@ -89,12 +89,9 @@ async def _rounds(requests: Requests, model: Model) -> tuple[dict[int, float], i
     for count in COUNTS:
         begins = [10 + round(number * _ACCEPTED * count) for number in range(_ROUNDS + 1)]
         reading = max(reading, reading_of(await rows_at_once(requests, model, _round(begins[0], count))))
-        rounds = list[float]()
-        for begin in begins[1:]:
-            seconds, replies = await timed(rows_at_once(requests, model, _round(begin, count)))
-            rounds.append(seconds)
-            seen = max(seen, slots_seen(replies))
-        took[count] = min(rounds)
+        rounds = [await timed(rows_at_once(requests, model, _round(begin, count))) for begin in begins[1:]]
+        took[count] = min(seconds for seconds, _ in rounds)
+        seen = max(seen, min(slots_seen(replies) for _, replies in rounds))  # what was seen every time
     return took, seen, reading
 
 
