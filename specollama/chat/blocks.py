@@ -19,7 +19,11 @@ _PARSER = MarkdownIt().enable("strikethrough").enable("table")  # as rich reads 
 
 
 def settled(text: str) -> int:
-    """How many characters of a markdown text are whole blocks, which nothing that follows can change."""
+    """How many characters of a markdown text are whole blocks, which nothing that follows can change.
+
+    A line that isn't whole may yet turn out to belong to the block before it: `*` begins a list, `*a` doesn't.
+    """
+    text = text[: text.rfind("\n") + 1]
     tops = [token.map for token in _PARSER.parse(text) if token.level == 0 and token.nesting >= 0 and token.map]
     if len(tops) < 2:
         return 0

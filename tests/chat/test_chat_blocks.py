@@ -56,13 +56,14 @@ def printed(*shown: object) -> list[str]:
     [
         ("A paragraph", ""),
         ("A paragraph.\n\n", ""),  # a table or a list may be what it belongs to, for all that is known
-        ("One.\n\nTwo", "One.\n\n"),
+        ("One.\n\nTwo\n", "One.\n\n"),
+        ("- one\n*", ""),  # which may go on as `*two*`, a line of the same item
         ("```\na\n\nb\n", ""),
-        ("```\na\n```\nafter", "```\na\n```\n"),
+        ("```\na\n```\nafter\n", "```\na\n```\n"),
         ("1. one\n\n2. two\n\n", ""),
-        ("1. one\n\nthen", "1. one\n\n"),
-        ("Title\n===\ntext", "Title\n===\n"),
-        ("a\u2028b\n\nc", "a\u2028b\n\n"),
+        ("1. one\n\nthen\n", "1. one\n\n"),
+        ("Title\n===\ntext\n", "Title\n===\n"),
+        ("a\u2028b\n\nc\n", "a\u2028b\n\n"),
     ],
 )
 def test_what_is_whole_ends_where_the_last_block_begins(text: str, whole: str) -> None:

@@ -199,7 +199,7 @@ def test_a_served_pair_that_is_in_the_store_is_weighed_in_process_as_well(call: 
     with serving(PassingOllama(digests=digests)) as url:
         code, found = diagnosed(call, config(url))
     assert code == 0
-    assert set(found["local"]["passes"]) >= {"1", "2", "8"}
+    assert set(found["local"]["passes"]) >= {"1", "8"}
     by_route = {each["route"]: each for each in found["routes"]}
     assert by_route["local"]["speedup"] >= 1
     assert by_route["native"]["speedup"] > 0

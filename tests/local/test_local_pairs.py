@@ -53,7 +53,7 @@ def test_a_pair_of_files_answers_without_a_server(config: Path, places: Path) ->
     done = call("run", "both", "Say hello.", "--config", str(config), "--stats", state=places)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
-    assert "speculation: on (local, lookahead 0-32)" in done.stderr
+    assert "speculation: on (local, lookahead 0-32" in done.stderr
 
 
 def test_a_file_that_is_gone_is_told_in_one_line(config: Path, places: Path) -> None:

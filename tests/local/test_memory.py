@@ -24,7 +24,8 @@ from specollama.wire import Message
 
 async def main(target, draft, context):
     options = {"num_ctx": int(context), "num_predict": 16, "temperature": 0}
-    settings = PairSettings(None, FileRef(Path(target)), (FileRef(Path(draft)),), options=options, requantize=False)
+    drafts = (FileRef(Path(draft)),)
+    settings = PairSettings(None, FileRef(Path(target)), drafts, options=options, requantize=False, lookahead=4)
     async with Pair(settings, {}) as pair:
         said = Conversation([Message(role="user", content="Count from one to fifty. " * 8)])
         async with aclosing(pair.reply(said)) as events:

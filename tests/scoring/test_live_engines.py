@@ -9,7 +9,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from replies import reply, settings
+from scoring_replies import reply, settings
 
 from specollama.config import ModelRef, parse_model_at
 from specollama.hosts import Endpoint

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 import pytest
-from replies import reply
+from scoring_replies import reply
 
 from specollama.config import DraftRef, FileRef, Lookup, ModelRef, PairSettings
 from specollama.embedded.models import default_models

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from fake_engines import NAME, FakeLlamaServer, FakeSGLang, FakeVLLM
-from replies import settings
+from scoring_replies import settings
 from serving import serving
 from toy import STORY
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import toy
 from fake_engines import FAKES, NAME, Answer, FakeLlamaServer, FakeSGLang, FakeTensorRTLLM, FakeVLLM, events
-from replies import CHAT, COLD, fakes, reply, settings, told
+from scoring_replies import CHAT, COLD, fakes, reply, settings, told
 from serving import serving, whole
 from toy import STORY, Toy
 
