@@ -47,6 +47,8 @@ def trace(
         print(shown)
         return
     target = out or (Path("last-reply.html") if last else source.with_suffix(".html"))
+    if target.resolve() == source.resolve():
+        raise UsageError(f"{target}: is the trace itself; name the page with -o PAGE.html")
     try:
         target.write_text(shown, encoding="utf-8")
     except OSError as error:

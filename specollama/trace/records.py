@@ -173,7 +173,7 @@ def _sort(line: Line, reply: Reply) -> None:
 
 def _lines(file: Path) -> Iterator[AnyLine]:
     try:
-        texts = file.read_text(encoding="utf-8").splitlines()
+        texts = file.read_text(encoding="utf-8").split("\n")  # a text may have other line ends in it
     except UnicodeDecodeError:
         raise UsageError(one_line(f"{file}: not UTF-8 text, and so no trace")) from None
     except OSError as error:

@@ -88,6 +88,16 @@ def test_texts_are_kept_when_asked_for_and_replies_are_added(call: Call, letter_
     assert replies[1].tokens[-1].top[1].text == " else", "a traced plain reply asks for its alternatives"
 
 
+def test_a_text_with_line_ends_of_any_kind_is_read_as_it_was_written(tmp_path: Path) -> None:
+    trace = TraceFile(tmp_path / "t.jsonl", texts=True)
+    recorder = trace.recorder(adhoc_pair("t", "d", Config(), {}))
+    odd = "a\nb\rc\x0bd\x85e\u2028f"
+    recorder.event(Text(odd, Origin.PLAIN))
+    trace.add(recorder)
+    [reply] = read(tmp_path / "t.jsonl")
+    assert [token.text for token in reply.tokens] == [odd]
+
+
 def test_a_reply_that_breaks_off_is_traced_as_far_as_it_came() -> None:
     reply = recorded(ended=False)
     assert reply.end is not None
@@ -226,6 +236,7 @@ def test_the_schema_says_what_each_field_is(call: Call) -> None:
         (["empty.jsonl"], "empty.jsonl: there is no whole reply in it"),
         (["good.jsonl", "--reply", "3"], "--reply 3: good.jsonl has 1, numbered from 1"),
         (["good.jsonl", "-o", "/nowhere/p.html"], "/nowhere/p.html: No such file or directory"),
+        (["good.jsonl", "-o", "./good.jsonl"], "good.jsonl: is the trace itself; name the page with -o PAGE.html"),
     ],
 )
 def test_what_can_not_be_shown_is_told_in_a_line(call: Call, tmp_path: Path, arguments: list[str], says: str) -> None:
@@ -237,6 +248,7 @@ def test_what_can_not_be_shown_is_told_in_a_line(call: Call, tmp_path: Path, arg
     assert isinstance(fault, SpecollamaError)
     assert str(fault).startswith(says)
     assert "\n" not in str(fault)
+    assert (tmp_path / "good.jsonl").read_text() == good
 
 
 @pytest.mark.parametrize("arguments", [["--trace-texts"], ["--trace", "/nowhere/t.jsonl"]])
