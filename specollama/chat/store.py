@@ -18,6 +18,7 @@ from specollama.chat.talk import Talk, Turn
 from specollama.errors import RunError, UsageError, one_line
 
 VERSION = 1
+_LONGEST = 18  # digits of a number that SQLite can hold
 _SCHEMA = """
 CREATE TABLE conversations (
     id INTEGER PRIMARY KEY, name TEXT UNIQUE, title TEXT NOT NULL, system TEXT, pair TEXT NOT NULL,
@@ -113,27 +114,19 @@ class Store:
         """By name or number. Raises UsageError where there is none."""
         with self._open() as db:
             found = db.execute("SELECT * FROM conversations WHERE name = ?", (key,)).fetchone()
-            if found is None and key.isascii() and key.isdigit():
+            if found is None and key.isascii() and key.isdigit() and len(key) <= _LONGEST:
                 found = db.execute("SELECT * FROM conversations WHERE id = ?", (int(key),)).fetchone()
             if found is None:
                 raise UsageError(one_line(f"no conversation is called {key}, or has that number"))
-            turns = db.execute("SELECT * FROM turns WHERE conversation = ? ORDER BY place", (found["id"],)).fetchall()
-        return Kept(
-            talk=Talk(found["system"], [_turn(row) for row in turns]),
-            pair=json.loads(found["pair"]),
-            options=json.loads(found["options"]),
-            name=found["name"],
-            id=found["id"],
-            revision=found["revision"],
-            created=found["created"],
-        )
+            return _kept(db, found)
 
     def last(self) -> Kept | None:
         """The one that was kept last."""
-        found = self.summaries(limit=1)
-        return self.load(str(found[0].id)) if found else None
+        with self._open() as db:
+            found = db.execute("SELECT * FROM conversations ORDER BY updated DESC, id DESC LIMIT 1").fetchone()
+            return None if found is None else _kept(db, found)
 
-    def summaries(self, text: str = "", limit: int = -1) -> list[Summary]:
+    def summaries(self, text: str = "") -> list[Summary]:
         """The latest first; with `text` those that have it in name, title, or in what was said."""
         pattern = "%" + text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
         with self._open() as db:
@@ -142,8 +135,8 @@ class Store:
                 "FROM conversations c LEFT JOIN turns t ON t.conversation = c.id "
                 "WHERE c.name LIKE ?1 ESCAPE '\\' OR c.title LIKE ?1 ESCAPE '\\' OR EXISTS "
                 "(SELECT 1 FROM turns s WHERE s.conversation = c.id AND s.content LIKE ?1 ESCAPE '\\') "
-                "GROUP BY c.id ORDER BY c.updated DESC, c.id DESC LIMIT ?2",
-                (pattern, limit),
+                "GROUP BY c.id ORDER BY c.updated DESC, c.id DESC",
+                (pattern,),
             ).fetchall()
         return [
             Summary(
@@ -178,10 +171,10 @@ class Store:
                     yield db
         except (OSError, sqlite3.Error) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
-            advice = (
-                "; move it away to begin anew, or use --no-history" if isinstance(error, sqlite3.DatabaseError) else ""
-            )
-            raise RunError(one_line(f"{self.file}: conversations can't be kept there: {why}{advice}")) from error
+            anew = "move it away to begin anew, or " if type(error) is sqlite3.DatabaseError else ""  # it is none
+            raise RunError(
+                one_line(f"{self.file}: conversations can't be kept there: {why}; {anew}use --no-history")
+            ) from error
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         version = db.execute("PRAGMA user_version").fetchone()[0]
@@ -203,6 +196,19 @@ def pair_words(pair: Mapping[str, str]) -> str:
 def _row(turn: Turn) -> tuple[Any, ...]:
     stats = None if turn.stats is None else json.dumps(turn.stats)
     return turn.role, turn.content, turn.thinking, json.dumps(turn.images), stats, turn.stopped
+
+
+def _kept(db: sqlite3.Connection, row: sqlite3.Row) -> Kept:
+    turns = db.execute("SELECT * FROM turns WHERE conversation = ? ORDER BY place", (row["id"],)).fetchall()
+    return Kept(
+        talk=Talk(row["system"], [_turn(turn) for turn in turns]),
+        pair=json.loads(row["pair"]),
+        options=json.loads(row["options"]),
+        name=row["name"],
+        id=row["id"],
+        revision=row["revision"],
+        created=row["created"],
+    )
 
 
 def _turn(row: sqlite3.Row) -> Turn:

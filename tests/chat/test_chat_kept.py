@@ -45,8 +45,15 @@ def test_it_is_found_by_name_by_number_and_by_what_was_said(store: Store) -> Non
     assert [each.title for each in store.summaries()] == ["Add 2 and 2.", "Tell me a tale."]
     assert [each.name for each in store.summaries("00 % F")] == ["fog"]
     assert store.summaries("100_%") == []
-    with pytest.raises(UsageError, match="no conversation is called tale, or has that number"):
-        store.load("tale")
+    for key in ("tale", "9" * 30):
+        with pytest.raises(UsageError, match=f"no conversation is called {key}, or has that number"):
+            store.load(key)
+
+
+def test_the_last_one_is_the_last_one_though_another_is_called_by_its_number(store: Store) -> None:
+    store.save(Kept(talk("a", "b"), name="2"))
+    last = store.save(Kept(talk("c", "d")))
+    assert (last.id, store.last()) == (2, last)
 
 
 def test_it_is_one_conversation_however_often_it_is_kept(store: Store) -> None:
@@ -95,9 +102,23 @@ def test_nobody_else_can_read_it(store: Store) -> None:
 def test_a_file_that_is_none_of_ours_is_one_line_and_stays(store: Store) -> None:
     store.file.parent.mkdir()
     store.file.write_text("not a database, and long enough to be looked at" * 9)
-    with pytest.raises(RunError, match=r"conversations.sqlite3: conversations can't be kept there: .*--no-history"):
+    with pytest.raises(RunError, match=r"conversations.sqlite3: conversations can't be kept there: .*move it away"):
         store.summaries()
     assert store.file.read_text().startswith("not a database")
+
+
+def test_a_file_that_can_not_be_used_at_the_moment_is_not_to_be_moved_away(store: Store) -> None:
+    store.file.mkdir(parents=True)
+    with pytest.raises(RunError, match=r"conversations.sqlite3: .*: Is a directory; use --no-history$"):
+        store.summaries()
+    store.file.rmdir()
+    store.save(Kept(talk("a", "b")))
+    with sqlite3.connect(store.file) as db:
+        db.execute("DROP TABLE turns")  # an operation that fails, as one does while another program writes
+    db.close()
+    with pytest.raises(RunError, match=r"conversations.sqlite3: .*: no such table: .*; use --no-history$") as fault:
+        store.summaries()
+    assert "move it away" not in str(fault.value)
 
 
 def test_a_later_versions_file_is_left_alone(store: Store) -> None:
