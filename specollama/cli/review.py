@@ -14,7 +14,7 @@ from rich.markup import escape
 from specollama.cli import options, output
 from specollama.cli.review_session import Session, queue
 from specollama.config import Config, PairSettings
-from specollama.errors import RunError, UsageError
+from specollama.errors import RunError, UsageError, one_line
 from specollama.review.decisions import record
 from specollama.review.folder import LOG, Run, existing, verified
 from specollama.review.regenerating import Regenerator
@@ -78,7 +78,7 @@ def _text(source: str) -> str:
         options.read_any_bytes()
         return options.decoded(sys.stdin.read()) if sys.stdin else ""
     try:
-        return Path(source).read_text(encoding="utf-8")
+        return Path(source).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--decisions {source}: {getattr(error, 'strerror', None) or error}") from error
 
@@ -118,7 +118,7 @@ def _verify(folder: Path, expect: str | None, *, json: bool) -> None:
         print(json_module.dumps({**whole, "lines": len(found.hashes), "hash": last}))
     else:
         for fault in faults:
-            print(fault)
+            print(one_line(fault))  # of a log that anybody may have written
     if faults:
         raise RunError(f"{folder / LOG}: isn't the log that was written ({output.counted(len(faults), 'fault')})")
     if found.unfinished:

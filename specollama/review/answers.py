@@ -84,9 +84,9 @@ def seed_for(settings: PairSettings, asked: Asked, run_seed: int, attempt: int) 
 
 
 def described(settings: PairSettings) -> dict[str, Any]:
-    """What of a pair decides its replies, as the log keeps it."""
+    """What of a pair decides its replies, as it is when the log is read again: a sequence is a list."""
     models = [_named(model) for model in (settings.target, *settings.drafts)]
-    return {
+    told = {
         "target": models[0],
         "drafts": models[1:],
         "route": str(settings.route),
@@ -94,6 +94,8 @@ def described(settings: PairSettings) -> dict[str, Any]:
         "lookahead": settings.lookahead,
         "options": dict(settings.options),
     }
+    read: dict[str, Any] = json.loads(json.dumps(told))
+    return read
 
 
 def _named(model: object) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from specollama.errors import RunError, UsageError
+from specollama.errors import RunError, UsageError, one_line
 from specollama.review import chain
 from specollama.review.chain import Head
 from specollama.review.entries import AnyEntry, Recovered
@@ -133,7 +133,7 @@ def _state(folder: Path, found: chain.Read) -> State:
         fault = found.faults[0]
     except Refused as error:
         fault = str(error)
-    raise Tampered(f"{folder / LOG}: {fault}; `specollama review verify {folder}` tells all") from None
+    raise Tampered(one_line(f"{folder / LOG}: {fault}; `specollama review verify {folder}` tells all")) from None
 
 
 def _settle(folder: Path, found: chain.Read) -> None:

@@ -53,6 +53,8 @@ class _Prompt(Table):
 
     @model_validator(mode="after")
     def _check_said(self) -> Self:
+        if self.id == "":
+            raise misfit("must not be empty", "id")
         if (self.prompt is None) == (self.messages is None):
             raise misfit("give either prompt or messages", "prompt")
         said = self.messages if self.messages is not None else [_Said(role="user", content=self.prompt or "")]

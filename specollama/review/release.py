@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specollama.errors import RunError, UsageError
+from specollama.errors import RunError, UsageError, one_line
 from specollama.review.chain import hash_of
 from specollama.review.entries import Ran, Released, Releasing, Running, Sent
 from specollama.review.folder import Run, sync_folder, write_durably
@@ -147,7 +147,7 @@ class Outbound:
         if ended.returncode:
             why = (err.strip().splitlines() or [""])[-1]
             raise RunError(
-                f"{item.id}: {self.command[0]} ended with {ended.returncode}{': ' + why if why else ''}; "
+                f"{item.id}: {self.command[0]} ended with {ended.returncode}{': ' + one_line(why) if why else ''}; "
                 "the items after it weren't sent. Decide by hand: "
                 f"--mark {item.id}=sent, or --mark {item.id}=not-sent to run it again"
             )

@@ -117,6 +117,7 @@ def test_a_run_does_not_go_on_otherwise_than_it_began(call: Call, embedded_url: 
         ('{"prompt": "a", "messages": []}', "give either prompt or messages"),
         ('{"prompt": " "}', 'line 2: prompt = " ": the user says nothing in it'),
         ('{"prompt": 1}', "line 2: prompt = 1"),
+        ('{"id": "", "prompt": "a"}', 'line 2: id = "": must not be empty'),
         ('{"promt": "a"}', 'line 2: promt = "a": unknown key, did you mean prompt?'),
         ('{"prompt": "a", "options": {"temprature": 1}}', "did you mean temperature?"),
         ('{"prompt": "a", "messages": [{"content": "x"}]}', "line 2: messages.0.role: missing"),
@@ -137,16 +138,16 @@ def test_a_line_that_is_no_prompt_is_told_before_anything_is_asked(
     assert not Path("run").exists()
 
 
-def test_without_a_server_one_line_says_so_and_the_run_goes_on_later(
-    call: Call, embedded_url: str, prompts: Path
-) -> None:
-    nobody = call("batch", "--target", "target@127.0.0.1:9", "--route", "plain", str(prompts), "-o", "run")
+def test_without_a_server_one_line_says_so_and_the_same_command_goes_on(call: Call, prompts: Path) -> None:
+    pair = ["--target", "target@127.0.0.1:9", "--route", "plain", "--lookahead", "8,4", "--stop", "a", "--stop", "b"]
+    nobody = call("batch", *pair, str(prompts), "-o", "run")
 
     assert nobody.code == 1
     status, fault = nobody.err.splitlines()
     assert status == "0 of 5 items in run; the same command goes on from there"
     assert fault.startswith("error: ")
     assert "http://127.0.0.1:9" in fault
+    assert call("batch", *pair, str(prompts), "-o", "run") == nobody, "the pair is the one with which it began"
 
 
 def test_an_item_that_can_not_be_answered_does_not_stop_the_others(

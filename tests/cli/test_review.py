@@ -19,6 +19,7 @@ sys.path.append(str(Path(__file__).parents[1] / "core"))  # review_runs.py
 
 from review_runs import answered, run_of
 
+from specollama.review.chain import Head, encoded, hash_of
 from specollama.review.decisions import approval
 from specollama.review.entries import Piece, digest
 from specollama.review.folder import opened
@@ -210,6 +211,8 @@ def test_scripts_read_the_state_and_decide(call: Call) -> None:
     after = json.loads(shown.out)["items"]
     assert (after[0]["status"], after[0]["approved_by"]) == ("approved", ["bot"])
     assert after[1]["rejected_by"] == [{"reviewer": "bot", "reason": "not blue"}]
+    Path("again.jsonl").write_bytes(b"\xef\xbb\xbf" + json.dumps(given[0]).encode())  # as Windows writes UTF-8
+    assert call("review", "run", "--decisions", "again.jsonl").code == 0
     again = call("review", "run", "--decisions", "-", piped='{"id": "a", "decision": "approve", "digest": "0"}')
     assert again.code == 2
     assert again.err.startswith("error: stdin, line 1: a: the decision is about another text")
@@ -283,6 +286,20 @@ def test_what_was_done_to_the_log_is_told(call: Call, tamper: Callable[[list[byt
         assert call(*refused).err.startswith("error: run/log.jsonl: ")
     assert log.read_bytes() == tampered
     assert not Path("out").exists()
+
+
+def test_what_was_put_into_the_log_steers_no_terminal(call: Call) -> None:
+    with run_of(Path("run"), a="Blue."):
+        pass
+    head = Head.model_validate_json(Path("run/head.json").read_text())
+    forged = encoded(head, "2026-01-01T00:00:00Z", "Eve", answered("\x1b[1A\x1b[2K", "Gold."))
+    with Path("run/log.jsonl").open("ab") as log:
+        log.write(forged + b"\n")
+    Path("run/head.json").write_text(Head(count=3, hash=hash_of(forged)).model_dump_json())
+    says = "line 3: there is no item \\x1b[1A\\x1b[2K"
+
+    assert call("review", "verify", "run").out == f"{says}\n"
+    assert call("review", "run").err.startswith(f"error: run/log.jsonl: {says}; ")
 
 
 def test_a_line_that_a_killed_process_left_is_told_and_settled_by_the_next(call: Call) -> None:
