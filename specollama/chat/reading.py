@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -42,14 +42,17 @@ class LineReader:
 
     def read(self, begun: str = "") -> str:
         text = self._line(PROMPT)
-        while unfinished(text):
-            text += "\n" + self._line(MORE)
+        with suppress(EOFError):  # it ends what was begun, too
+            while unfinished(text):
+                text += "\n" + self._line(MORE)
         return text
 
     def keep(self, wanted: bool) -> None: ...
 
     def _line(self, prompt: str) -> str:
-        if sys.stdin is not None and sys.stdin.isatty():
+        if sys.stdin is None:
+            raise EOFError
+        if sys.stdin.isatty():
             print(prompt, end="", file=sys.stderr, flush=True)
         return options.decoded(input())
 
@@ -64,9 +67,14 @@ class TerminalReader:
         known: Callable[[], tuple[Sequence[str], Sequence[str]]],
         status: Callable[[], str],
     ) -> None:
-        """`known`: names of pairs and of conversations; `status`: the line below; `history` None: nothing is kept."""
+        """`known`: names of pairs and of conversations; `status`: the line below; `history` None: nothing is kept.
+
+        Nor is it where that file can't be written: the conversations beside it can't either then, and that is told.
+        """
         self._runner = runner
-        self._history = _Kept(history) if history else None
+        self._history: _Kept | None = None
+        with suppress(OSError):
+            self._history = _Kept(history) if history else None
         self._session: PromptSession[str] = PromptSession(
             history=self._history or InMemoryHistory(),
             completer=_Completions(known),
@@ -81,7 +89,7 @@ class TerminalReader:
         )
 
     def read(self, begun: str = "") -> str:
-        return self._runner.run(self._session.prompt_async(PROMPT, default=begun))
+        return options.decoded(self._runner.run(self._session.prompt_async(PROMPT, default=begun)))
 
     def keep(self, wanted: bool) -> None:
         if self._history:
@@ -140,7 +148,8 @@ class _Kept(FileHistory):
 
     def store_string(self, string: str) -> None:
         if self.wanted:
-            super().store_string(string)
+            with suppress(OSError):  # as a full disk, which is told of the conversation
+                super().store_string(string)
 
 
 class _Completions(Completer):

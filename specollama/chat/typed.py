@@ -13,6 +13,7 @@ from specollama.chat.commands import COMMANDS, SETTINGS, CommandFault
 from specollama.wire import LOAD_OPTIONS, SAMPLING_OPTIONS
 
 QUOTES = '"""'
+_SYSTEM = "/set system "  # the one command that takes several lines
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")
 LARGEST_IMAGE = 100 * 2**20  # bytes
 
@@ -23,16 +24,16 @@ _PATH = re.compile(
 
 def unfinished(text: str) -> bool:
     """Whether it begins several lines that aren't ended yet."""
-    text = text.strip()
-    return text.startswith(QUOTES) and (len(text) < 2 * len(QUOTES) or not text.endswith(QUOTES))
+    said = text.strip().removeprefix(_SYSTEM)
+    return said.startswith(QUOTES) and (len(said) < 2 * len(QUOTES) or not said.endswith(QUOTES))
 
 
 def unquoted(text: str) -> str:
-    """Several lines without the quotes around them."""
+    """Several lines without the quotes around them, of which those at the end may be missing."""
     text = text.strip()
-    if len(text) >= 2 * len(QUOTES) and text.startswith(QUOTES) and text.endswith(QUOTES):
-        return text[len(QUOTES) : -len(QUOTES)].strip("\n")
-    return text
+    if not text.startswith(QUOTES):
+        return text
+    return text.removeprefix(QUOTES).removesuffix(QUOTES).strip("\n")
 
 
 def is_command(text: str) -> bool:

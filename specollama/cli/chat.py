@@ -236,8 +236,8 @@ def _take(session: Session, text: str) -> None:
     try:
         if is_command(text):
             carry_out(session, parse(text))
-        elif text.strip():
-            message = with_images(unquoted(text))
+        elif (said := unquoted(text)).strip():
+            message = with_images(said)
             for file in message.files:
                 session.say(f"with the image {file}")
             session.ask(message.text, message.images)

@@ -12,7 +12,10 @@ from specollama.chat.typed import completions, is_command, unfinished, unquoted,
 
 @pytest.mark.parametrize(
     ("text", "open_"),
-    [('"""', True), ('"""a\nb', True), ('"""a\nb"""', False), ('""""""', False), ('say """', False), ("a", False)],
+    [
+        *(('"""', True), ('"""a\nb', True), ('"""a\nb"""', False), ('""""""', False), ('say """', False), ("a", False)),
+        *(('/set system """a', True), ('/set system """a\nb"""', False), ("/set system a", False)),
+    ],
 )
 def test_three_quotes_begin_several_lines_and_three_end_them(text: str, open_: bool) -> None:
     assert unfinished(text) is open_
@@ -20,7 +23,10 @@ def test_three_quotes_begin_several_lines_and_three_end_them(text: str, open_: b
 
 @pytest.mark.parametrize(
     ("text", "meant"),
-    [('"""\na\n  b\n"""', "a\n  b"), ('"""a"""', "a"), ('a """b"""', 'a """b"""'), ("  a  ", "a")],
+    [
+        *(('"""\na\n  b\n"""', "a\n  b"), ('"""a"""', "a"), ('a """b"""', 'a """b"""'), ("  a  ", "a")),
+        *(('"""a\nb', "a\nb"), ('""""""', "")),
+    ],
 )
 def test_the_quotes_are_no_part_of_the_message(text: str, meant: str) -> None:
     assert unquoted(text) == meant
