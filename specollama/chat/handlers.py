@@ -233,8 +233,7 @@ def _undo(session: Session, rest: str) -> str:
 
 
 def _edit(session: Session, rest: str) -> str:
-    text = edited(session.begun, os.environ)
-    session.begun = ""
+    text = edited("", os.environ)
     if not text.strip():
         return "nothing was written"
     message = with_images(text.strip())
@@ -294,7 +293,7 @@ def listed(store: Store, text: str = "") -> str:
     """The kept conversations, or those in which a text was said."""
     found = store.summaries(text)
     lines = [
-        (f"{each.id}", f"{each.updated[:16].replace('T', ' ')}  {each.name or '-'}  {one_line(each.title)}")
+        (f"{each.id}", f"{each.updated[:16].replace('T', ' ')}  {one_line(each.name or '-')}  {one_line(each.title)}")
         for each in found
     ]
     return aligned(lines) or (f"no conversation has {text!r} in it" if text else "no conversation is kept yet")
@@ -303,7 +302,7 @@ def listed(store: Store, text: str = "") -> str:
 def _export(session: Session, rest: str) -> str:
     if not rest:
         raise CommandFault("/export: give a FILE.md or FILE.json")
-    exported(session.kept, Path(rest).expanduser())
+    exported(session.kept, Path(os.path.expanduser(rest)))
     return f"written to {rest}"
 
 
@@ -313,7 +312,7 @@ def _trace(session: Session, rest: str) -> str:
     from specollama.trace.page import page  # here, since few chats need it
     from specollama.trace.records import sorted_out
 
-    file = Path(rest or "last-reply.html").expanduser()
+    file = Path(os.path.expanduser(rest or "last-reply.html"))
     try:
         file.write_text(page(sorted_out(session.recorded.lines)[-1]), encoding="utf-8")
     except OSError as error:

@@ -88,8 +88,9 @@ class Session:
 
     def say(self, text: str) -> None:
         """What isn't the answer. Some of it a model wrote, or a server."""
+        text = output.harmless(text)
         if text and self.terminal:
-            output.stderr(wrap=True).print(RichText(output.harmless(text)))
+            output.stderr(wrap=True).print(RichText(text))
         elif text:
             output.stderr().out(text)
 
@@ -130,8 +131,8 @@ class Session:
         question = self.talk.turns[-1]
         self._reply(heard)
         if self.talk.keep(heard.turn()):
-            self._measure(heard.stats)
             self.keep()
+            self._measure(heard.stats)  # asks a server, and may be interrupted
         elif instead is not None:
             self.talk.turns, self.talk.images = instead, []
         else:

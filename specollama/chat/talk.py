@@ -70,7 +70,3 @@ class Talk:
             if turn.role == "user":
                 return turn
         return None
-
-    def clear(self) -> None:
-        self.turns.clear()
-        self.images.clear()

@@ -10,6 +10,9 @@ from typing import Annotated
 
 import typer
 
+from specollama.cli import output
+from specollama.errors import one_line
+
 app = typer.Typer(help="The conversations that `specollama chat` kept.", no_args_is_help=True)
 
 Key = Annotated[str, typer.Argument(metavar="NAME", help="A conversation's name or number.")]
@@ -50,7 +53,8 @@ def export(
     elif json:
         print(json_module.dumps(as_object(kept), ensure_ascii=False, indent=2))
     else:
-        sys.stdout.write(as_markdown(kept))
+        text = as_markdown(kept)
+        sys.stdout.write(output.harmless(text) if output.stdout().is_terminal else text)
 
 
 @app.command()
@@ -59,4 +63,4 @@ def delete(name: Key) -> None:
     from specollama.chat.store import Store
 
     kept = Store().delete(name)
-    print(f"deleted: {kept.talk.title}", file=sys.stderr)
+    print(one_line(f"deleted: {kept.talk.title}"), file=sys.stderr)

@@ -169,8 +169,27 @@ def test_kept_conversations_are_listed_found_exported_and_deleted(
     assert chats("list", "sun") == "no conversation has 'sun' in it\n"
     assert chats("export", "fog").endswith("## Assistant\n\nFog.\n")
     assert json.loads(chats("export", "fog", "--json"))["pair"] == {"pair": "coder"}
+    assert "# Tell a \x1b[2Jtale." in chats("export", "fog")
+    with monkeypatch.context() as terminal:
+        terminal.setenv("FORCE_COLOR", "1")
+        assert "# Tell a ␛[2Jtale." in chats("export", "fog")
     chats("delete", "fog")
     assert [each["id"] for each in json.loads(chats("list", "--json"))] == [2]
+
+
+def test_a_conversation_that_goes_on_steers_no_terminal_and_ends_for_no_wrong_file(
+    places: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", places["XDG_DATA_HOME"])
+    monkeypatch.chdir(tmp_path)
+    nowhere = {"target": "t@http://127.0.0.1:9", "draft": "d@http://127.0.0.1:9"}
+    Store().save(Kept(talk("Hi.", "\x1b[2JHello."), nowhere))
+    shown = CliRunner().invoke(app, ["chat", "-c"], input="/export ~nobody.here/a.md\n/export a.md\n")
+    assert shown.exit_code == 0
+    assert shown.stderr.splitlines() == [
+        *("number 1: Hi. (2 turns)", "it ended: ...␛[2JHello."),
+        *("~nobody.here/a.md: No such file or directory", "written to a.md"),
+    ]
 
 
 # the conversation itself
@@ -190,7 +209,7 @@ def test_undo_takes_a_question_with_its_answer_back() -> None:
     assert question is not None
     assert question.content == "c"
     assert [message.content for message in conversation.messages] == ["s", "a", "b"]
-    conversation.clear()
+    assert conversation.undo() is not None
     assert conversation.undo() is None
 
 
