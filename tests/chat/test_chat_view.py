@@ -52,7 +52,7 @@ def test_of_what_is_longer_than_the_terminal_the_last_lines_are_redrawn() -> Non
 
 def test_what_is_whole_is_written_once_however_much_follows() -> None:
     words = [Text(f"word{number} ", Origin.PLAIN) for number in range(50)]
-    shown = drawn(Text("The first paragraph.\n\nThe", Origin.PLAIN), *words, done())
+    shown = drawn(Text("The first paragraph.\n\nThe second\n", Origin.PLAIN), *words, done())
     assert shown.count("The first paragraph.") == 1
 
 
