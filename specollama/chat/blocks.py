@@ -15,7 +15,7 @@ from rich.text import Text as RichText
 from specollama.cli.output import harmless
 from specollama.stats import Text
 
-_PARSER = MarkdownIt().enable("strikethrough").enable("table")  # as rich reads it
+_PARSER = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
 
 
 def settled(text: str) -> int:
@@ -63,7 +63,15 @@ class MarkdownBlocks:
         return shown
 
     def _shown(self, text: str, *, apart: bool = False) -> RenderableType:
-        return _Trimmed(Markdown(text, style=self._style, code_theme="ansi_dark", hyperlinks=False), apart)
+        return _Trimmed(_Markdown(text, self._style), apart)
+
+
+class _Markdown(Markdown):
+    """Rich's, but for HTML: a terminal can't show what it means, and rich would leave it out."""
+
+    def __init__(self, text: str, style: str) -> None:
+        super().__init__("", style=style, code_theme="ansi_dark", hyperlinks=False)
+        self.parsed = _PARSER.parse(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,15 @@ def test_what_is_whole_ends_where_the_last_block_begins(text: str, whole: str) -
     assert text[: settled(text)] == whole
 
 
+@pytest.mark.parametrize("size", [1, 1000])
+def test_nothing_of_a_page_in_html_is_left_out(size: int) -> None:
+    page = "<div>\n<p>One</p>\n</div>\n\n<!-- two -->\n\nand <b>three</b>"
+    blocks = MarkdownBlocks()
+    pieces = [page[place : place + size] for place in range(0, len(page), size)]
+    shown = [whole for piece in pieces if (whole := blocks.feed(Text(piece, Origin.PLAIN)))]
+    assert " ".join(printed(*shown, blocks.rest())) == " ".join(page.split())
+
+
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])
 def test_a_document_that_comes_in_pieces_looks_like_one_that_came_at_once(size: int) -> None:
     blocks = MarkdownBlocks()
