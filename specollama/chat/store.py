@@ -78,7 +78,8 @@ class Store:
         """
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         with self._open() as db:
-            if kept.name is not None and self._taken(db, kept):
+            holder = self._holder(db, kept.name)
+            if holder not in (None, kept.id):
                 raise UsageError(f"another conversation is called {kept.name}")
             values = (
                 kept.name,
@@ -96,7 +97,7 @@ class Store:
                     (*values, kept.id, kept.revision),
                 )
             if done is None or not done.rowcount:
-                name = kept.name if kept.id is None else None
+                name = kept.name if holder is None else None  # else the one that stays has it
                 inserted = db.execute(
                     "INSERT INTO conversations (name, title, system, pair, options, updated, created, revision) "
                     "VALUES (?, ?, ?, ?, ?, ?, ?, 1)",
@@ -152,9 +153,10 @@ class Store:
             db.execute("DELETE FROM conversations WHERE id = ?", (kept.id,))
         return kept
 
-    def _taken(self, db: sqlite3.Connection, kept: Kept) -> bool:
-        found = db.execute("SELECT id FROM conversations WHERE name = ?", (kept.name,)).fetchone()
-        return found is not None and found["id"] != kept.id
+    def _holder(self, db: sqlite3.Connection, name: str | None) -> int | None:
+        """The conversation that has the name."""
+        found = db.execute("SELECT id FROM conversations WHERE name = ?", (name,)).fetchone()
+        return None if found is None else int(found["id"])
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:

@@ -78,6 +78,14 @@ def test_two_chats_that_go_on_with_one_conversation_lose_nothing_of_either(store
     assert [store.load(str(id_)).talk.turns[-1].content for id_ in (kept.id, beside.id)] == ["theirs", "ours"]
 
 
+def test_what_is_kept_beside_another_has_the_name_that_was_asked_for(store: Store) -> None:
+    store.save(Kept(talk("a", "b"), name="shared"))
+    ours, theirs = store.load("shared"), store.load("shared")
+    store.save(theirs)
+    beside = store.save(replace(ours, name="ours"))
+    assert (store.load("ours"), store.load("shared").id) == (beside, theirs.id)
+
+
 def test_a_name_is_one_conversations(store: Store) -> None:
     store.save(Kept(talk("a", "b"), name="x"))
     other = store.save(Kept(talk("c", "d")))
