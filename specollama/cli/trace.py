@@ -38,7 +38,7 @@ def trace(
     source = file or last_file()
     if last and not source.exists():
         raise UsageError("no reply of a chat was kept yet: `specollama chat` keeps one, or run with --trace FILE")
-    replies = read(source)
+    replies = read(source, lambda fault: print(fault, file=sys.stderr))
     if number == 0 or abs(number) > len(replies):
         raise UsageError(f"--reply {number}: {source} has {len(replies)}, numbered from 1")
     shown = page(replies[number - 1 if number > 0 else number])

@@ -155,10 +155,23 @@ class TraceFile:
         try:
             descriptor = os.open(self.file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             with open(descriptor, "a", encoding="utf-8") as out:
-                out.write(text)
+                out.write("\n" + text if text and _torn(self.file) else text)
         except OSError as error:
             return one_line(f"--trace {self.file}: {error.strerror or error}")
         return ""
+
+
+def _torn(file: Path) -> bool:
+    """Whether its last line has no end, since who wrote it was killed; of a pipe, or what can't be read, unknown."""
+    try:
+        if not file.is_file():
+            return False
+        with file.open("rb") as written_before:
+            size = written_before.seek(0, os.SEEK_END)
+            written_before.seek(max(0, size - 1))
+            return written_before.read(1) not in (b"", b"\n")
+    except OSError:
+        return False
 
 
 class Replies(Protocol):

@@ -8,7 +8,7 @@ written can be learnt from a trace but how long it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -141,11 +141,19 @@ class Reply(BaseModel):
         return max([*times, self.end.at if self.end else 0])
 
 
-def read(file: Path) -> list[Reply]:
-    """All replies of a trace. Raises UsageError naming the file, and the line that is none."""
-    replies = sorted_out(_lines(file))
+def read(file: Path, told: Callable[[str], None] = lambda fault: None) -> list[Reply]:
+    """All replies of a trace that can be read. Of a line that is none `told` is called with where it is and why.
+
+    Such a line is left by a process that was killed while it wrote: what belongs to it, up to the next line of type
+    `reply`, is left out. Raises UsageError naming the file where no reply can be read, and the first line that is none.
+    """
+    faults: list[str] = []
+    replies = sorted_out(_lines(file, faults.append))
     if not replies:
-        raise UsageError(one_line(f"{file}: there is no whole reply in it; a trace begins with a line of type reply"))
+        nothing = one_line(f"{file}: there is no whole reply in it; a trace begins with a line of type reply")
+        raise UsageError(faults[0] if faults else nothing)
+    for fault in faults:
+        told(f"{fault}; left out, up to the next reply")
     return replies
 
 
@@ -171,19 +179,29 @@ def _sort(line: Line, reply: Reply) -> None:
         reply.statuses.append(line)
 
 
-def _lines(file: Path) -> Iterator[AnyLine]:
+def _lines(file: Path, told: Callable[[str], None]) -> Iterator[AnyLine]:
+    """The lines that can be read; after one that can't, those from the next reply on."""
     try:
-        texts = file.read_text(encoding="utf-8").split("\n")  # a text may have other line ends in it
-    except UnicodeDecodeError:
-        raise UsageError(one_line(f"{file}: not UTF-8 text, and so no trace")) from None
+        texts = file.read_bytes().split(b"\n")  # a text may have other line ends in it
     except OSError as error:
         raise UsageError(one_line(f"{file}: {error.strerror or error}")) from None
+    torn = False
     for number, text in enumerate(texts, 1):
-        if text.strip():
-            try:
-                yield _READER.validate_json(text)
-            except ValidationError as error:
-                fault = error.errors(include_url=False)[0]
-                where = ".".join(str(part) for part in fault["loc"])
-                words = f"{file}, line {number}: not a line of a trace: {where + ': ' if where else ''}{fault['msg']}"
-                raise UsageError(one_line(words)) from None
+        if not text.strip():
+            continue
+        try:
+            line = _READER.validate_json(text)
+        except ValidationError as error:
+            if not torn:
+                told(one_line(f"{file}, line {number}: not a line of a trace: {_why(error)}"))
+            torn = True
+        else:
+            torn = torn and not isinstance(line, ReplyLine)
+            if not torn:
+                yield line
+
+
+def _why(error: ValidationError) -> str:
+    fault = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in fault["loc"])
+    return f"{where + ': ' if where else ''}{fault['msg']}"

@@ -98,6 +98,43 @@ def test_a_text_with_line_ends_of_any_kind_is_read_as_it_was_written(tmp_path: P
     assert [token.text for token in reply.tokens] == [odd]
 
 
+def test_a_torn_line_costs_its_own_reply_only_and_no_later_one(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+
+    def add(label: str, text: str) -> None:
+        trace = TraceFile(file, texts=True)
+        recorder = trace.recorder(adhoc_pair("t", "d", Config(), {}), label)
+        for _ in range(2):
+            recorder.event(Text(text, Origin.PLAIN))
+        trace.add(recorder)
+
+    add("whole", "a")
+    add("torn", "é")
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:6]) + lines[6].partition("é".encode())[0] + b"\xc3")
+    add("after", "b")
+    told: list[str] = []
+    whole, torn, after = read(file, told.append)
+    assert [len(reply.tokens) for reply in (whole, torn, after)] == [2, 1, 2]
+    assert (torn.end, after.head.label) == (None, "after")
+    assert "the trace ends before the reply" in page(torn)
+    [fault] = told
+    assert fault.startswith(f"{file}, line 7: not a line of a trace: ")
+    assert fault.endswith("; left out, up to the next reply")
+    shown = call("trace", "t.jsonl")
+    assert (shown.stdout, shown.stderr.count("t.jsonl, line 7")) == ("t.html\n", 1)
+
+
+def test_a_reply_that_is_glued_to_a_torn_line_is_left_out_with_all_its_lines(tmp_path: Path) -> None:
+    recorder = Recorder(adhoc_pair("t", "d", Config(), {}), texts=False)
+    recorder.broke_off()
+    file, good = tmp_path / "t.jsonl", written(recorder)
+    file.write_text(good.splitlines()[0] + '\n{"type": "tok' + good + good)
+    torn, last = read(file)
+    assert torn.end is None
+    assert last.end is not None
+
+
 def test_a_reply_that_breaks_off_is_traced_as_far_as_it_came() -> None:
     reply = recorded(ended=False)
     assert reply.end is not None
@@ -233,6 +270,7 @@ def test_the_schema_says_what_each_field_is(call: Call) -> None:
         (["--last"], "no reply of a chat was kept yet"),
         (["nowhere.jsonl"], "nowhere.jsonl: No such file or directory"),
         (["odd.jsonl"], "odd.jsonl, line 2: not a line of a trace: "),
+        (["image.jsonl"], "image.jsonl, line 1: not a line of a trace: "),
         (["empty.jsonl"], "empty.jsonl: there is no whole reply in it"),
         (["good.jsonl", "--reply", "3"], "--reply 3: good.jsonl has 1, numbered from 1"),
         (["good.jsonl", "-o", "/nowhere/p.html"], "/nowhere/p.html: No such file or directory"),
@@ -242,7 +280,8 @@ def test_the_schema_says_what_each_field_is(call: Call) -> None:
 def test_what_can_not_be_shown_is_told_in_a_line(call: Call, tmp_path: Path, arguments: list[str], says: str) -> None:
     good = written(Recorder(adhoc_pair("t", "d", Config(), {}), texts=False))
     (tmp_path / "good.jsonl").write_text(good)
-    (tmp_path / "odd.jsonl").write_text(good + '{"type": "token", "at": "soon"}\n')
+    (tmp_path / "odd.jsonl").write_text('\n{"type": "token", "at": "soon"}\n')
+    (tmp_path / "image.jsonl").write_bytes(b"\x89PNG\r\n\xff")
     (tmp_path / "empty.jsonl").touch()
     fault = call("trace", *arguments).exception
     assert isinstance(fault, SpecollamaError)
