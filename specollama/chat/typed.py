@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from specollama.chat.commands import COMMANDS, SETTINGS, CommandFault
+from specollama.cli.attachments import encoded
+from specollama.errors import UsageError
 from specollama.wire import LOAD_OPTIONS, SAMPLING_OPTIONS
 
 QUOTES = '"""'
 _SYSTEM = "/set system "  # the one command that takes several lines
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")
-LARGEST_IMAGE = 100 * 2**20  # bytes
 
 _PATH = re.compile(
     r"""'(?P<single>[^'\n]+)' | "(?P<double>[^"\n]+)" | (?P<bare>(?:file://)?(?:\\.|[^\s\\'"])+)""", re.VERBOSE
@@ -52,7 +52,7 @@ class Message:
 
 
 def with_images(text: str) -> Message:
-    """The message, its images' paths taken out and read. Raises CommandFault for one that can't be read."""
+    """The message, its images' paths taken out and read. Raises CommandFault for one that can't be read, or is too large."""
     images, files, kept, place = list[str](), list[str](), list[str](), 0
     for found in _PATH.finditer(text):
         file = _image_file(found["single"] or found["double"] or found["bare"] or "")
@@ -60,20 +60,17 @@ def with_images(text: str) -> Message:
             continue
         kept.append(text[place : found.start()])
         place = found.end()
-        images.append(encoded(file))
+        images.append(_encoded(file))
         files.append(str(file))
     rest = "".join([*kept, text[place:]])
     return Message(re.sub(r"(?<=\S) {2,}(?=\S)", " ", rest).strip() if files else text, images, files)
 
 
-def encoded(file: Path) -> str:
-    """An image file in base64. Raises CommandFault when it can't be read, or is larger than any image."""
+def _encoded(file: Path) -> str:
     try:
-        if file.stat().st_size > LARGEST_IMAGE:
-            raise CommandFault(f"{file}: larger than {LARGEST_IMAGE // 2**20} MB")
-        return b64encode(file.read_bytes()).decode()
-    except OSError as error:
-        raise CommandFault(f"{file}: {error.strerror or error}") from error
+        return encoded(file)
+    except UsageError as error:
+        raise CommandFault(str(error)) from error
 
 
 def _image_file(word: str) -> Path | None:

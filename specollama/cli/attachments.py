@@ -1,16 +1,34 @@
-"""Images on the command line."""
+"""Images, on the command line and in a chat."""
 
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Iterable
 from pathlib import Path
 
-from specollama.errors import UsageError
+from specollama.errors import UsageError, one_line
+
+LARGEST_IMAGE = 100 * 2**20  # bytes
+
+
+def attached(files: Iterable[Path] | None) -> list[str]:
+    """What `--image` gave, in base64. Raises UsageError as `encoded` does, naming the flag."""
+    try:
+        return [encoded(file) for file in files or []]
+    except UsageError as error:
+        raise UsageError(f"--image {error}") from error
 
 
 def encoded(file: Path) -> str:
-    """An image file as Ollama takes it: base64. Raises UsageError when it can't be read."""
+    """An image file as Ollama takes it: base64. Raises UsageError when it can't be read, or is larger than any image.
+
+    What isn't a plain file has no size beforehand, and may not end: no more is read than an image may have.
+    """
     try:
-        return b64encode(file.read_bytes()).decode()
+        with file.open("rb") as opened:
+            image = opened.read(LARGEST_IMAGE + 1)
     except OSError as error:
-        raise UsageError(f"--image {file}: {error.strerror or error}") from error
+        raise UsageError(one_line(f"{file}: {error.strerror or error}")) from error
+    if len(image) > LARGEST_IMAGE:
+        raise UsageError(one_line(f"{file}: larger than {LARGEST_IMAGE // 2**20} MB"))
+    return b64encode(image).decode()

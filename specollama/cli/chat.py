@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specollama.cli import options
-from specollama.cli.attachments import encoded
+from specollama.cli.attachments import attached
 from specollama.config import Config, Overrides
 from specollama.errors import ConfigError, UsageError
 
@@ -112,7 +112,7 @@ def chat(
     store = Store() if (terminal or kept.id is not None if wanted is None else wanted) else None
     choice = _choice(Choice(pair, target, draft), kept, known, terminal)
     kept.talk.system = system or kept.talk.system
-    kept.talk.images = [encoded(file) for file in image or []]
+    kept.talk.images = attached(image)
     options.read_any_bytes()
     with asyncio.Runner() as runner:
         session = Session(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specollama.cli import options, output
-from specollama.cli.attachments import encoded
+from specollama.cli.attachments import attached
 from specollama.config import PairSettings
 from specollama.errors import UsageError
 from specollama.pairs import Conversation, Pair
@@ -102,7 +102,7 @@ def run(
     name, prompt = options.pair_and_prompt(words or [], known, target_given=target is not None)
     settings = options.pair_settings(known, name, target, draft, flags)
     show = output.as_json() if json else output.as_text(origin=show_origin, stats=stats)
-    images = [encoded(file) for file in image or []]
+    images = attached(image)
     conversation = Conversation(messages(prompt, system, images), format=_format(format), think=think)
     asyncio.run(_answer(settings, conversation, show, options.trace_file(trace, texts=trace_texts)))
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from specollama.chat.commands import CommandFault
 from specollama.chat.typed import completions, is_command, unfinished, unquoted, with_images
+from specollama.cli import app
+from specollama.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -54,6 +57,14 @@ def test_an_image_that_is_too_large_is_refused(tmp_path: Path) -> None:
         file.truncate(101 * 2**20)
     with pytest.raises(CommandFault, match=r"big\.png: larger than 100 MB"):
         with_images(f"{tmp_path}/big.png")
+
+
+@pytest.mark.parametrize("command", [["run", "Hi."], ["chat"]])
+def test_an_image_without_an_end_is_refused_on_the_command_line_too(command: list[str]) -> None:
+    pair = ["--target", "t@http://127.0.0.1:9", "--draft", "d@http://127.0.0.1:9"]
+    fault = CliRunner().invoke(app, [*command, *pair, "--image", "/dev/zero"], input="").exception
+    assert isinstance(fault, UsageError)
+    assert str(fault) == "--image /dev/zero: larger than 100 MB"
 
 
 def test_a_path_at_the_beginning_is_no_command(tmp_path: Path) -> None:
