@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from specollama import privately
 from specollama.chat.commands import COMMANDS, Call, CommandFault, Setting, help_text, parse_setting
 from specollama.chat.opening import Choice, pair_names
 from specollama.chat.progress import Room
@@ -314,7 +315,7 @@ def _trace(session: Session, rest: str) -> str:
 
     file = Path(os.path.expanduser(rest or "last-reply.html"))
     try:
-        file.write_text(page(sorted_out(session.recorded.lines)[-1]), encoding="utf-8")
+        privately.write(file, page(sorted_out(session.recorded.lines)[-1]))
     except OSError as error:
         raise UsageError(one_line(f"{file}: {error.strerror or error}")) from error
     return f"written to {file}"

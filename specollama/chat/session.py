@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.text import Text as RichText
 
+from specollama import privately
 from specollama.chat.opening import Choice
 from specollama.chat.progress import Progress, Room
 from specollama.chat.reading import Reader, without_echo
@@ -246,9 +247,7 @@ class Session:
         if self.history and self.recorded:
             with suppress(OSError):  # a convenience: `--trace` is for those who rely on it
                 last_file().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                descriptor = os.open(last_file(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-                with open(descriptor, "w", encoding="utf-8") as out:
-                    out.write(written(self.recorded))
+                privately.write(last_file(), written(self.recorded))
 
 
 def piped() -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 import platformdirs
 
+from specollama import privately
 from specollama.chat.talk import Talk, Turn
 from specollama.errors import RunError, UsageError, one_line
 
@@ -268,6 +269,6 @@ def exported(kept: Kept, file: Path) -> None:
         else as_markdown(kept)
     )
     try:
-        file.write_text(text, encoding="utf-8")
+        privately.write(file, text)
     except OSError as error:
         raise UsageError(one_line(f"{file}: {error.strerror or error}")) from error

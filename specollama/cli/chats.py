@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from specollama.cli import output
-from specollama.errors import one_line
+from specollama.errors import RunError, one_line
 
 app = typer.Typer(help="The conversations that `specollama chat` kept.", no_args_is_help=True)
 
@@ -59,8 +59,13 @@ def export(
 
 @app.command()
 def delete(name: Key) -> None:
-    """Delete one."""
+    """Delete one, and the trace of a chat's last reply, whichever it was of."""
     from specollama.chat.store import Store
+    from specollama.trace.recorder import last_file
 
     kept = Store().delete(name)
+    try:
+        last_file().unlink(missing_ok=True)
+    except OSError as error:
+        raise RunError(one_line(f"{last_file()}: the last reply can't be deleted: {error.strerror or error}")) from error
     print(one_line(f"deleted: {kept.talk.title}"), file=sys.stderr)

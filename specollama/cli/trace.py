@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from specollama import privately
 from specollama.errors import RunError, UsageError, one_line
 
 
@@ -50,7 +51,7 @@ def trace(
     if target.resolve() == source.resolve():
         raise UsageError(f"{target}: is the trace itself; name the page with -o PAGE.html")
     try:
-        target.write_text(shown, encoding="utf-8")
+        privately.write(target, shown)
     except OSError as error:
         raise RunError(one_line(f"{target}: {error.strerror or error}")) from error
     print(target)

@@ -15,6 +15,7 @@ from specollama.chat.store import Kept, Store, as_markdown, as_object, exported
 from specollama.chat.talk import Talk, Turn
 from specollama.cli import app
 from specollama.errors import RunError, UsageError
+from specollama.trace.recorder import last_file
 
 
 @pytest.fixture
@@ -144,6 +145,7 @@ def test_it_is_exported_as_json_and_as_markdown(store: Store, tmp_path: Path) ->
     kept = store.save(Kept(Talk("Be kind.", turns), {"target": "t", "draft": "d"}))
     exported(kept, tmp_path / "a.json")
     assert json.loads((tmp_path / "a.json").read_text()) == as_object(kept)
+    assert (tmp_path / "a.json").stat().st_mode & 0o077 == 0
     assert as_object(kept)["turns"][1] == {"role": "assistant", "content": "*Hello.*", "stopped": True, "stats": stats}
     text = as_markdown(kept)
     for part in (
@@ -164,6 +166,7 @@ def test_kept_conversations_are_listed_found_exported_and_deleted(
     places: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", places["XDG_DATA_HOME"])
+    monkeypatch.setenv("XDG_STATE_HOME", places["XDG_STATE_HOME"])
     monkeypatch.chdir(tmp_path)
 
     def chats(*words: str) -> str:
@@ -181,7 +184,10 @@ def test_kept_conversations_are_listed_found_exported_and_deleted(
     with monkeypatch.context() as terminal:
         terminal.setenv("FORCE_COLOR", "1")
         assert "# Tell a ␛[2Jtale." in chats("export", "fog")
+    last_file().parent.mkdir(parents=True)
+    last_file().write_text("Fog.")
     chats("delete", "fog")
+    assert not last_file().exists(), "it may be of what was deleted"
     assert [each["id"] for each in json.loads(chats("list", "--json"))] == [2]
 
 

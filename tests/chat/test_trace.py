@@ -254,6 +254,7 @@ def test_the_command_writes_the_page_of_the_reply_that_is_asked_for(call: Call, 
         trace.add(trace.recorder(adhoc_pair("t", "d", Config(), {}), label))
     assert call("trace", "t.jsonl").stdout == "t.html\n"
     assert "second" in (tmp_path / "t.html").read_text()
+    assert (tmp_path / "t.html").stat().st_mode & 0o077 == 0
     assert " first " in call("trace", "t.jsonl", "--reply", "1", "-o", "-").stdout
 
 

@@ -33,6 +33,7 @@ FLOORS: dict[str, int] = {
     "thinking": 1,
     "config": 1,
     "hosts": 1,
+    "privately": 1,
     "tables": 1,
     "wire": 1,
     "backends.base": 1,
