@@ -13,7 +13,7 @@ from typing import Any
 
 from specollama import privately
 from specollama.chat.commands import COMMANDS, Call, CommandFault, Setting, help_text, parse_setting
-from specollama.chat.opening import Choice, pair_names
+from specollama.chat.opening import Choice, merged, of_any_pair, pair_names
 from specollama.chat.progress import Room
 from specollama.chat.session import Session
 from specollama.chat.store import Kept, Store, exported
@@ -189,8 +189,8 @@ _SHOWN: dict[str, Callable[[Session], str]] = {
 def _pair(session: Session, rest: str) -> str:
     if not rest:
         return f"{_pair_settings(session)}\nthere are: {', '.join(pair_names(session.config))}"
-    flags = _flags(session, route=None, lookahead=None)  # of the pair that was: the other one may not have them
-    session.switch(Choice(name=rest), flags)
+    session.switch(Choice(name=rest), of_any_pair(session.flags))
+    session.given = of_any_pair(session.given)
     return f"now with {rest}; the conversation goes on"
 
 
@@ -257,7 +257,7 @@ def _copy(session: Session, rest: str) -> str:
 
 def _save(session: Session, rest: str) -> str:
     store = session.store or Store()
-    kept = replace(session.kept, name=rest or session.kept.name, pair=session.choice.as_object())
+    kept = replace(session.held(), name=rest or session.kept.name)
     if not session.talk.turns:
         return "there is nothing to save yet"
     session.kept, session.store, session.history = store.save(kept), store, True
@@ -269,14 +269,23 @@ def _load(session: Session, rest: str) -> str:
     if not rest:
         raise CommandFault("/load: give a name or a number; /list shows them")
     kept = (session.store or Store()).load(rest)
-    said = ""
-    if (choice := Choice.of(kept.pair)) != session.choice and choice.given:
-        try:
-            session.switch(choice, session.flags)
-        except (UsageError, MissingPackage) as error:
-            said = f"with the pair that is open, since the one it was held with can't be: {error}\n"
+    said, before = "", session.choice
+    choice = Choice.of(kept.pair)
+    try:
+        _go_on(session, kept, choice if choice.given else before)
+    except (UsageError, MissingPackage) as error:
+        if not choice.given or choice == before:
+            raise
+        said = f"with the pair that is open, since the one it was held with can't be: {error}\n"
+        _go_on(session, kept, before)
     session.kept, session.room, session.begun = kept, Room(0, None), ""
     return said + recalled(kept)
+
+
+def _go_on(session: Session, kept: Kept, choice: Choice) -> None:
+    given = session.given if choice == session.choice else of_any_pair(session.given)
+    session.go_on(choice, merged(kept, choice, given))
+    session.given = given
 
 
 def recalled(kept: Kept) -> str:

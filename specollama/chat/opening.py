@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Any
 
+from specollama.chat.store import Kept
 from specollama.cli import options
 from specollama.config import Config, FileRef, Overrides, PairSettings
 
@@ -40,6 +42,25 @@ class Choice:
         if self.name == EMBEDDED and EMBEDDED not in config.table.pairs:
             return embedded_pair().override(**flags)
         return options.pair_settings(config, self.name, self.target, self.draft, flags)
+
+
+def merged(kept: Kept, choice: Choice, given: Overrides) -> Overrides:
+    """What was set when the conversation was held, and over it what is given now.
+
+    `choice`: the pair that it goes on with; another one than it was held with may not have its route and lookahead.
+    """
+    held: Any = kept.options if choice == Choice.of(kept.pair) else of_any_pair(kept.options)
+    flags: Any = {**held, **{name: value for name, value in given.items() if value is not None}}
+    flags["options"] = {**(held.get("options") or {}), **(given.get("options") or {})}
+    found: Overrides = flags
+    return found
+
+
+def of_any_pair(flags: Mapping[str, Any]) -> Overrides:
+    """What was set, but for what one pair may have and another may not."""
+    rest: Any = {name: value for name, value in flags.items() if name not in ("route", "lookahead")}
+    found: Overrides = rest
+    return found
 
 
 def embedded_pair() -> PairSettings:

@@ -53,7 +53,7 @@ class Heard:
 class Session:
     """`terminal`: a person reads along, so that replies are drawn; else they are printed as they come.
 
-    `flags`: what was set of the pair, on the command line and since. `store` None: nothing is kept; `history`: whether
+    `flags`: what was set of the pair, on the command line and since; `given`: on the command line alone. `store` None: nothing is kept; `history`: whether
     it is at the moment.
     """
 
@@ -64,6 +64,7 @@ class Session:
     terminal: bool
     look: Look = field(default_factory=Look)
     kept: Kept = field(default_factory=lambda: Kept(Talk()))
+    given: Overrides = field(default_factory=Overrides)
     store: Store | None = None
     history: bool = False
     think: bool | str | None = None
@@ -105,6 +106,13 @@ class Session:
         self.choice, self.flags, self.room = choice, flags, Room(self.room.used, None)
         self._open(settings)
 
+    def go_on(self, choice: Choice, flags: Overrides) -> None:
+        """With this pair as these flags have it, which stays open where it can. Raises as `switch` does."""
+        if choice == self.choice and _beside_options(flags) == _beside_options(self.flags):
+            self.tune(flags)
+        else:
+            self.switch(choice, flags)
+
     def tune(self, flags: Overrides) -> None:
         """Set something of the pair, which stays open where it can. Raises UsageError, and nothing has changed."""
         before, after = self.flags.get("options") or {}, flags.get("options") or {}
@@ -144,15 +152,19 @@ class Session:
         if self.store is None or not self.history or not (self.talk.turns or self.kept.id):
             return
         before = self.kept.id
-        options = {name: value for name, value in self.flags.items() if value is not None}
         try:
-            self.kept = self.store.save(replace(self.kept, pair=self.choice.as_object(), options=options))
+            self.kept = self.store.save(self.held())
         except RunError as error:
             self.history = False
             self.say(f"error: {error}")
             return
         if before is not None and self.kept.id != before:
             self.say(f"(another chat went on with conversation {before}: this one is kept as {self.kept.id})")
+
+    def held(self) -> Kept:
+        """The conversation with what it is held with now."""
+        options = {name: value for name, value in self.flags.items() if value is not None}
+        return replace(self.kept, pair=self.choice.as_object(), options=options)
 
     def status(self) -> str:
         """The line under the prompt."""
@@ -248,6 +260,10 @@ class Session:
             with suppress(OSError):  # a convenience: `--trace` is for those who rely on it
                 last_file().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 privately.write(last_file(), written(self.recorded))
+
+
+def _beside_options(flags: Overrides) -> dict[str, Any]:
+    return {name: value for name, value in flags.items() if name != "options" and value is not None}
 
 
 def piped() -> bool:

@@ -10,7 +10,7 @@ import typer
 
 from specollama.cli import options
 from specollama.cli.attachments import attached
-from specollama.config import Config, Overrides
+from specollama.config import Config
 from specollama.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def chat(
 ) -> None:
     """Chat with a pair: the conversation is kept, and Ctrl-C stops a reply only."""
     # here, since other commands don't need what a chat is made of, and some of it takes long to load
-    from specollama.chat.opening import Choice
+    from specollama.chat.opening import Choice, merged
     from specollama.chat.session import Session, piped
     from specollama.chat.store import Store
     from specollama.chat.view import THEMES
@@ -119,10 +119,11 @@ def chat(
             runner,
             known,
             choice,
-            _flags(kept, flags),
+            merged(kept, choice, flags),
             terminal=terminal,
             look=_look(known, origin=show_origin, theme=theme, verbose=verbose),
             kept=kept,
+            given=flags,
             store=store,
             history=store is not None,
             think=think,
@@ -179,14 +180,6 @@ def _choice(given: Choice, kept: Kept, config: Config, terminal: bool) -> Choice
     if not typer.confirm("try that now?", default=True, err=True):
         raise typer.Exit(2)
     return Choice(EMBEDDED)
-
-
-def _flags(kept: Kept, given: Overrides) -> Overrides:
-    """What was set when the conversation was held, and over it what is set now."""
-    merged: Any = {**kept.options, **{name: value for name, value in given.items() if value is not None}}
-    merged["options"] = {**kept.options.get("options", {}), **(given.get("options") or {})}
-    flags: Overrides = merged
-    return flags
 
 
 def _reader(session: Session) -> Reader:

@@ -206,6 +206,62 @@ def test_a_conversation_that_goes_on_steers_no_terminal_and_ends_for_no_wrong_fi
     ]
 
 
+HELD = {"target": "t@http://127.0.0.1:9", "draft": "d@http://127.0.0.1:9"}
+OPTIONS = {"route": "lanes", "lookahead": 3, "options": {"temperature": 0.5, "num_ctx": 512}}
+
+
+def shown_pair(*arguments: str, typed: str = "") -> dict[str, str]:
+    """What `/show` says of the pair and its parameters, when a chat was begun so."""
+    shown = CliRunner().invoke(app, ["chat", *arguments], input=f"{typed}/show pair\n/show parameters\n").stderr
+    return dict(re.findall(r"^(\w+) +(.*)$", shown, re.MULTILINE))
+
+
+@pytest.fixture
+def tale(places: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Store:
+    """Where one conversation is kept, which was held with settings of its own."""
+    for name, place in places.items():
+        monkeypatch.setenv(name, place)
+    monkeypatch.chdir(tmp_path)
+    Store().save(Kept(talk("Hi.", "Hello."), HELD, OPTIONS, name="tale"))
+    return Store()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "typed"),
+    [
+        *((["-c"], ""), (["--load", "tale"], "")),
+        ([*("--target", HELD["target"], "--draft", HELD["draft"])], "/set parameter temperature 1\n/load tale\n"),
+        (["--target", "x@http://127.0.0.1:9", "--draft", "y@http://127.0.0.1:9", "--route", "plain"], "/load tale\n"),
+    ],
+)
+def test_a_conversation_goes_on_with_its_own_settings_however_it_is_taken_up(
+    tale: Store, arguments: list[str], typed: str
+) -> None:
+    shown = shown_pair(*arguments, "--seed", "3", typed=typed)
+    wanted = {"route": "lanes", "lookahead": "3", "temperature": "0.5", "num_ctx": "512", "seed": "3"}
+    assert {name: shown.get(name) for name in wanted} == wanted
+    assert shown["target"].startswith("t")
+
+
+def test_another_pair_is_not_given_the_route_and_lookahead_of_the_one_before(tale: Store) -> None:
+    shown = shown_pair("-c", "--target", "x@http://127.0.0.1:9", "--draft", "y@http://127.0.0.1:9")
+    assert (shown["target"][0], shown["route"], shown["lookahead"]) == ("x", "auto", "auto")
+    assert shown["temperature"] == "0.5"
+
+
+def test_what_was_held_with_a_pair_that_is_gone_goes_on_with_the_one_that_is_open(tale: Store) -> None:
+    tale.save(Kept(talk("a", "b"), {"pair": "gone"}, OPTIONS, name="lost"))
+    shown = shown_pair("--load", "tale", "--route", "plain", typed="/load lost\n")
+    assert (shown["target"][0], shown["route"], shown["lookahead"]) == ("t", "plain", "auto")
+    assert shown["temperature"] == "0.5"
+
+
+def test_save_keeps_the_settings_too(tale: Store) -> None:
+    typed = "/set parameter temperature 0.25\n/save copy\n"
+    shown_pair("--load", "tale", "--no-history", typed=typed)
+    assert tale.load("copy").options["options"] == {"temperature": 0.25, "num_ctx": 512}
+
+
 # the conversation itself
 
 
