@@ -74,6 +74,7 @@ class Session:
     room: Room = field(default_factory=lambda: Room(0, None))
     stats: Stats | None = None
     recorded: Recorder | None = None  # the last reply
+    failed: bool = False  # whether any message did
     begun: str = ""  # what the next message begins with
     reader: Reader = field(init=False)  # set it before anything is read
     pair: Pair = field(init=False)
@@ -125,6 +126,7 @@ class Session:
     def ask(self, text: str, images: list[str]) -> None:
         """One question and its answer."""
         if self.room.full:
+            self.failed = True
             self.begun, self.talk.images = text, [*self.talk.images, *images]
             self.say(f"this doesn't fit any more ({self.room.words()}): {self.room.advice}")
             return
@@ -187,6 +189,7 @@ class Session:
             show.end()
             self.say("(stopped)")
         except SpecollamaError as error:
+            self.failed = True
             show.end()
             for recorder in self._recorders:
                 recorder.broke_off(str(error))

@@ -79,7 +79,10 @@ def chat(
     trace: options.Trace = None,
     trace_texts: options.TraceTexts = False,
 ) -> None:
-    """Chat with a pair: the conversation is kept, and Ctrl-C stops a reply only."""
+    """Chat with a pair: the conversation is kept, and Ctrl-C stops a reply only.
+
+    Piped, it ends with 1 if any message failed.
+    """
     # here, since other commands don't need what a chat is made of, and some of it takes long to load
     from specollama.chat.opening import Choice, merged
     from specollama.chat.session import Session, piped
@@ -134,6 +137,8 @@ def chat(
             _hold(session)
         finally:
             session.close()
+    if session.failed and not terminal:  # nobody may have seen it
+        raise typer.Exit(1)
 
 
 def _look(config: Config, *, origin: bool, theme: str | None, verbose: bool) -> Look:
@@ -235,4 +240,5 @@ def _take(session: Session, text: str) -> None:
                 session.say(f"with the image {file}")
             session.ask(message.text, message.images)
     except CommandFault as fault:
+        session.failed |= not is_command(text)
         session.say(str(fault))

@@ -262,6 +262,22 @@ def test_save_keeps_the_settings_too(tale: Store) -> None:
     assert tale.load("copy").options["options"] == {"temperature": 0.25, "num_ctx": 512}
 
 
+@pytest.mark.parametrize(
+    ("typed", "code"),
+    [
+        *(("Hi.\n", 1), ("Hi.\n/stats\n/bye\n", 1), ("/stats\n", 0), ("/load nowhere\n", 0)),
+        ("What is ./big.png?\n", 1),
+    ],
+)
+def test_a_piped_chat_of_which_a_message_failed_ends_with_1(
+    tale: Store, tmp_path: Path, typed: str, code: int
+) -> None:
+    with (tmp_path / "big.png").open("wb") as file:
+        file.truncate(101 * 2**20)
+    shown = CliRunner().invoke(app, ["chat", "--load", "tale", "--no-history"], input=typed)
+    assert shown.exit_code == code
+
+
 # the conversation itself
 
 
