@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write(file: Path, text: str) -> None:
-    """Write it in place of what the file had. A new file is its owner's alone; one that is there stays as open as it is.
+    """Write it in place of what the file had. A new file is its owner's alone; one that is there keeps its mode.
 
     Raises OSError.
     """

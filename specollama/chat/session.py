@@ -53,8 +53,8 @@ class Heard:
 class Session:
     """`terminal`: a person reads along, so that replies are drawn; else they are printed as they come.
 
-    `flags`: what was set of the pair, on the command line and since; `given`: on the command line alone. `store` None: nothing is kept; `history`: whether
-    it is at the moment.
+    `flags`: what was set of the pair, on the command line and since; `given`: on the command line alone. `store`
+    None: nothing is kept; `history`: whether it is at the moment.
     """
 
     runner: asyncio.Runner

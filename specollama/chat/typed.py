@@ -52,7 +52,7 @@ class Message:
 
 
 def with_images(text: str) -> Message:
-    """The message, its images' paths taken out and read. Raises CommandFault for one that can't be read, or is too large."""
+    """The message, its images' paths taken out and read. Raises CommandFault for one that can't be, or is too large."""
     images, files, kept, place = list[str](), list[str](), list[str](), 0
     for found in _PATH.finditer(text):
         file = _image_file(found["single"] or found["double"] or found["bare"] or "")

@@ -64,8 +64,8 @@ def delete(name: Key) -> None:
     from specollama.trace.recorder import last_file
 
     kept = Store().delete(name)
+    print(one_line(f"deleted: {kept.talk.title}"), file=sys.stderr)
     try:
         last_file().unlink(missing_ok=True)
     except OSError as error:
-        raise RunError(one_line(f"{last_file()}: the last reply can't be deleted: {error.strerror or error}")) from error
-    print(one_line(f"deleted: {kept.talk.title}"), file=sys.stderr)
+        raise RunError(one_line(f"{last_file()}: can't be deleted: {error.strerror or error}")) from error

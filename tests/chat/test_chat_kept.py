@@ -269,9 +269,7 @@ def test_save_keeps_the_settings_too(tale: Store) -> None:
         ("What is ./big.png?\n", 1),
     ],
 )
-def test_a_piped_chat_of_which_a_message_failed_ends_with_1(
-    tale: Store, tmp_path: Path, typed: str, code: int
-) -> None:
+def test_a_piped_chat_of_which_a_message_failed_ends_with_1(tale: Store, tmp_path: Path, typed: str, code: int) -> None:
     with (tmp_path / "big.png").open("wb") as file:
         file.truncate(101 * 2**20)
     shown = CliRunner().invoke(app, ["chat", "--load", "tale", "--no-history"], input=typed)
