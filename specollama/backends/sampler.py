@@ -34,7 +34,8 @@ class Sampler:
         if options.greedy:
             return int(np.argmax(penalised(logits, before, options)))
         tokens, probabilities = self.distribution(logits, before)
-        return int(tokens[np.argmax(np.log(probabilities) + gumbel(self.seed, position, tokens))])
+        with np.errstate(divide="ignore"):  # at a low temperature the others' probabilities are 0
+            return int(tokens[np.argmax(np.log(probabilities) + gumbel(self.seed, position, tokens))])
 
     def distribution(self, logits: Logits, before: Sequence[int]) -> tuple[Tokens, Weights]:
         """The tokens that may be drawn, most probable first, and their probabilities, adding up to 1."""
@@ -80,9 +81,12 @@ def log_probability(logits: Logits, tokens: Sequence[int]) -> list[float]:
 
 
 def gumbel(seed: int, position: int, tokens: Tokens) -> Weights:
-    """Standard Gumbel noise for tokens at a place: independent of each other, always the same for the same three."""
+    """Standard Gumbel noise for tokens at a place: independent of each other, always the same for the same three.
+
+    A draft model with another tokenizer counts its places otherwise, from below 0 where it needs fewer tokens.
+    """
     with np.errstate(over="ignore"):
-        start = _mixed(np.uint64(seed % 2**64) + np.uint64(position) * np.uint64(0x9E3779B97F4A7C15))
+        start = _mixed(np.uint64(seed % 2**64) + np.uint64(position % 2**64) * np.uint64(0x9E3779B97F4A7C15))
         bits = _mixed(_mixed(start ^ tokens.astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15))
     uniform = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) / 2.0**52
     return np.asarray(-np.log(-np.log(uniform)))

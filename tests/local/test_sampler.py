@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 
 import numpy as np
@@ -91,3 +92,17 @@ def test_probabilities_are_those_of_the_raw_logits() -> None:
     weights = np.exp(LOGITS.astype(float)) / np.exp(LOGITS.astype(float)).sum()
     assert confidence(LOGITS) == (0, pytest.approx(weights[0]))
     assert log_probability(LOGITS, [0, 4]) == pytest.approx(np.log(weights[[0, 4]]).tolist(), abs=1e-5)
+
+
+def test_places_are_drawn_at_from_below_zero_too() -> None:
+    """A draft model with another tokenizer may need fewer tokens for the prompt than the target."""
+    tokens = np.arange(1000)
+    noises = [gumbel(1, position, tokens).tolist() for position in (-2, -1, 0)]
+    assert len({tuple(noise) for noise in noises}) == 3
+
+
+def test_at_a_low_temperature_the_best_token_is_drawn_and_nothing_is_complained_of() -> None:
+    options = SamplingOptions(temperature=0.001, top_p=1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Sampler(options, 1).draw(row(0, 20, 3), [], 0) == 1
