@@ -212,15 +212,13 @@ class Opening:
         return self._opened(name, path, key, _OF_DRAFT)
 
     def _opened(self, name: str, path: Path, key: str, timing: _Timing) -> Opened:
-        model = LlamaModel(path, self.options)
-        try:
-            vocabulary = LlamaVocabulary(path)
+        with ExitStack() as undo:
+            undo.callback((model := LlamaModel(path, self.options)).close)
+            undo.callback((vocabulary := LlamaVocabulary(path)).close)
             known = self.measured.get(key)
             if known is None or len(known.passes) < min(2, len(timing[0])):  # one size is no curve
                 self.measured[key] = _measured(model, vocabulary, timing)
-        except RunError:
-            model.close()
-            raise
+            undo.pop_all()
         return Opened(name, model, vocabulary, key, self.measured[key], timing)
 
 

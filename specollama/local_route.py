@@ -51,9 +51,9 @@ class LocalRoute:
         self.remaining: tuple[ModelRef, ...] = ()  # drafts that only their server has
 
     async def close(self) -> None:
-        if self._pair:
-            await self._pair.close()
-            self._pair = None
+        pair, self._pair = self._pair, None  # at once: who asks meanwhile, or gives up, leaves no closed one here
+        if pair:
+            await pair.close()
 
     @property
     def context_length(self) -> int | None:
@@ -119,7 +119,7 @@ class LocalRoute:
         weights = target_file(settings, self._environ, target.digest if target else "")
         if isinstance(weights, str):
             return weights
-        if target and "num_ctx" not in options:
+        if target and options.get("num_ctx") is None:
             options = {**options, "num_ctx": target.parameters.get("num_ctx") or await context_length(target)}
         files, notices = dict[str, Path](), list[str]()
         for draft in settings.drafts:
@@ -131,6 +131,8 @@ class LocalRoute:
         self.remaining = tuple(
             draft for draft in settings.drafts if isinstance(draft, ModelRef) and str(draft) not in files
         )
+        more = (draft for draft in self.remaining if draft != settings.draft)
+        notices += [f"{draft} doesn't draft: it isn't on this machine, and one served model does" for draft in more]
         lookup = Lookup.LOOKUP in settings.drafts or len(settings.drafts) == 1
         loading = load_options(options, settings)
         pair = await open_pair(weights, files, loading, lookup=lookup, requantize=settings.requantize)

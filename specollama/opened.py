@@ -20,7 +20,7 @@ from specollama.backends.store import refuse_unreadable
 from specollama.config import PairSettings
 from specollama.drafting import Drafting, Opened, Opening, lookahead_of
 from specollama.engine.rounds import Speculation
-from specollama.errors import UnsupportedPair
+from specollama.errors import RunError, UnsupportedPair
 from specollama.planner import CostCurve
 from specollama.stats import Stats
 from specollama.types import Route, Rule, SamplingOptions
@@ -128,11 +128,16 @@ async def open_pair(
     `requantize`: a draft model may be opened as a quicker copy (backends.requantized). Raises RunError when a file
     can't be opened, MissingPackage without llama-cpp-python.
     """
-    return await worker.do(lambda stopped: _open_pair(target, drafts, options, lookup, requantize))
+    return await worker.do(lambda stopped: _open_pair(target, drafts, options, lookup, requantize, stopped))
 
 
 def _open_pair(
-    target: Path, drafts: Mapping[str, Path], options: LoadOptions, lookup: bool, requantize: bool
+    target: Path,
+    drafts: Mapping[str, Path],
+    options: LoadOptions,
+    lookup: bool,
+    requantize: bool,
+    stopped: Callable[[], bool],
 ) -> OpenedPair:
     for path in (target, *drafts.values()):
         refuse_unreadable(path)
@@ -143,6 +148,8 @@ def _open_pair(
         ours = opening.target(target)
         undo.callback(ours.close)
         models = opening.drafts(drafts, undo)
+        if stopped():
+            raise RunError("nobody waits for the models any more")
         undo.pop_all()
     for model in models:
         model.same = first_difference(model.vocabulary.tokens(), ours.vocabulary.tokens()) is None

@@ -30,6 +30,7 @@ from specollama.checks import (
     compared,
     why_not_lanes,
     why_not_split,
+    why_off,
     why_plain,
 )
 from specollama.config import FileRef, Overrides, PairSettings, ollama_of
@@ -39,13 +40,7 @@ from specollama.events import unless_nothing_came, written
 from specollama.hosts import Endpoint
 from specollama.local_route import BUSY, LocalRoute, speculated_here
 from specollama.native_route import NativePlan, NativeRoute
-from specollama.plan import (
-    LocalPlan,
-    Plan,
-    begins_twice,
-    requests_for,
-    speculated_by_requests,
-)
+from specollama.plan import LocalPlan, Plan, begins_twice, requests_for, speculated_by_requests
 from specollama.prompts import Unprompted, rendered_by_server
 from specollama.sampling import effective
 from specollama.scoring.route import ScoringPlan, ScoringRoute, scored
@@ -167,7 +162,7 @@ class Pair:
         """How the request is going to be speculated, or why it isn't."""
         options = {**self.settings.options, **ask.options}
         if isinstance(self.settings.target, FileRef):
-            return await self._local.plan_alone(self.settings, ask, options)
+            return await self._helped(await self._local.plan_alone(self.settings, ask, options))
         if self.settings.route is Route.NATIVE:
             return await self._native.plan(self.settings, self._body(ask, options))
         if self._scoring.api(self.settings):
@@ -178,8 +173,8 @@ class Pair:
             opened = await self._local.pair(self.settings, options)
             if isinstance(opened, str):
                 raise
-            opened.notices.append("its server can't be reached: the chat is rendered by the file's own template")
-            return await self._local.plan_alone(self.settings, ask, options)
+            opened.notices.append("its server can't be reached: the file's own template, and no Modelfile's options")
+            return await self._helped(await self._local.plan_alone(self.settings, ask, options))
         except EndpointError:
             if not await self._scoring.find(self.settings):
                 raise
@@ -205,10 +200,14 @@ class Pair:
 
     async def _scored(self, ask: Ask, options: Mapping[str, Any]) -> ScoringPlan:
         """A plan for an engine that isn't Ollama."""
+        return await self._scoring.plan(self.settings, ask, options, await self._draft())
+
+    async def _draft(self) -> Model | str:
+        """The served draft model of a target that isn't on an Ollama, or why there is none."""
         async with self._known.comparing:
             if not isinstance(self._known.draft, Model):
                 self._known.draft = await self._describe_draft()
-        return await self._scoring.plan(self.settings, ask, options, self._known.draft)
+            return self._known.draft
 
     @property
     def without_ollama(self) -> bool:
@@ -238,8 +237,15 @@ class Pair:
         if reason := opened.why_full(prompt):
             return reason
         opened.notices += await self._local.held_twice(target)
-        others = (draft,) if self._local.remaining and isinstance(draft, Model) else ()
-        return LocalPlan(opened, prompt, sampling, ask.raw, target.thinks, opened.told(), others)
+        return await self._helped(LocalPlan(opened, prompt, sampling, ask.raw, target.thinks, opened.told()), draft)
+
+    async def _helped(self, plan: LocalPlan, draft: Model | str | None = None) -> LocalPlan:
+        """With the draft model that only its server has, or with a line about why that doesn't draft."""
+        if why_off(self.settings) or self.settings.draft not in self._local.remaining:
+            return plan
+        if isinstance(found := draft or await self._draft(), Model):
+            return replace(plan, others=(found,))
+        return replace(plan, notices=(found, *plan.notices))
 
     async def speculated(
         self, plan: AnyPlan, lanes: Callable[[], int] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -11,14 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from specollama.backends import worker
 from specollama.backends.facts import describe
 from specollama.backends.http import OllamaServer
+from specollama.backends.llama import LlamaModel, LoadOptions
 from specollama.bench import collect
-from specollama.config import FileRef, Lookup, PairSettings
+from specollama.config import FileRef, Lookup, ModelRef, PairSettings
 from specollama.embedded.models import default_models
 from specollama.errors import RunError
+from specollama.hosts import Endpoint
 from specollama.local_route import LocalRoute
-from specollama.pairs import Conversation, Pair
+from specollama.opened import open_pair
+from specollama.pairs import Conversation, LocalPlan, Pair
 from specollama.wire import Message
 
 
@@ -101,3 +106,38 @@ async def test_a_pair_that_was_closed_meanwhile_fails_in_one_line() -> None:
     with pytest.raises(RunError, match="was closed: other options were asked for"):
         opened.encode("a")
     await route.close()
+
+
+async def test_a_request_given_up_while_the_pair_is_opened_anew_leaves_no_closed_one() -> None:
+    models, route = default_models(), LocalRoute({})
+    settings = PairSettings(None, FileRef(models["draft"]), (Lookup.LOOKUP,))
+    await route.pair(settings, {"num_ctx": 256})
+    anew = asyncio.create_task(route.pair(settings, {"num_ctx": 128}))
+    await asyncio.sleep(0)  # the old one is being closed
+    anew.cancel()
+    opened = await route.pair(settings, {"num_ctx": 256})
+    assert not isinstance(opened, str)
+    assert opened.encode("a")
+    await route.close()
+
+
+async def test_what_is_opened_when_nobody_waits_any_more_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    models, closed, close = default_models(), list[Path](), LlamaModel.close
+    monkeypatch.setattr(LlamaModel, "close", lambda model: (closed.append(model.path), close(model)))
+    opening = asyncio.create_task(
+        open_pair(models["target"], {"draft": models["draft"]}, LoadOptions(context_length=256), lookup=False)
+    )
+    await asyncio.sleep(0)
+    opening.cancel()
+    await worker.do(lambda stopped: None)  # after it, in the one thread
+    assert set(closed) == {models["target"], models["draft"]}
+
+
+async def test_a_served_draft_model_that_is_not_there_is_told_of_where_the_target_is_a_file() -> None:
+    models = default_models()
+    nowhere = ModelRef("small", Endpoint("http://127.0.0.1:9", "a test"))
+    settings = PairSettings(None, FileRef(models["draft"]), (nowhere,), options={"num_predict": 2, "num_ctx": 256})
+    async with Pair(settings, {"OLLAMA_MODELS": "/nowhere"}) as pair:
+        plan = await pair.plan(Conversation([Message(role="user", content="Hi.")]))
+        assert isinstance(plan, LocalPlan)
+        assert plan.notices[0].startswith("the draft's server: can't reach http://127.0.0.1:9")
