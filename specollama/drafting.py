@@ -156,12 +156,16 @@ class Opening:
     measured: dict[str, costs.ModelCosts]
     notices: list[str]
 
-    def drafts(self, files: Mapping[str, Path], undo: ExitStack) -> list[Opened]:
-        """All of them, or none: `undo` closes those that were opened before one that can't be."""
+    def drafts(self, files: Mapping[str, Path], stopped: Callable[[], bool]) -> list[Opened]:
+        """All of them, or none. Raises RunError when one can't be opened, or nobody waits for them any more."""
         opened = list[Opened]()
-        for name, path in files.items():
-            opened.append(self.draft(name, path))
-            undo.callback(opened[-1].close)
+        with ExitStack() as undo:
+            for name, path in files.items():
+                opened.append(self.draft(name, path))
+                undo.callback(opened[-1].close)
+            if stopped():
+                raise RunError("nobody waits for the models any more")
+            undo.pop_all()
         return opened
 
     def target(self, path: Path) -> Opened:

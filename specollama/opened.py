@@ -20,7 +20,7 @@ from specollama.backends.store import refuse_unreadable
 from specollama.config import PairSettings
 from specollama.drafting import Drafting, Opened, Opening, lookahead_of
 from specollama.engine.rounds import Speculation
-from specollama.errors import RunError, UnsupportedPair
+from specollama.errors import UnsupportedPair
 from specollama.planner import CostCurve
 from specollama.stats import Stats
 from specollama.types import Route, Rule, SamplingOptions
@@ -147,9 +147,7 @@ def _open_pair(
     with ExitStack() as undo:
         ours = opening.target(target)
         undo.callback(ours.close)
-        models = opening.drafts(drafts, undo)
-        if stopped():
-            raise RunError("nobody waits for the models any more")
+        models = opening.drafts(drafts, stopped)
         undo.pop_all()
     for model in models:
         model.same = first_difference(model.vocabulary.tokens(), ours.vocabulary.tokens()) is None

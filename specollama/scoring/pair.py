@@ -49,7 +49,7 @@ class Planned:
 class ScoringPair:
     """Close it with `close`, which keeps what was learnt. `place`: a URL of the engine; `key`: of its costs.
 
-    `served`: a draft model on an Ollama. `vocabulary`: a draft model's tokenizer, where it is the target's, too.
+    `vocabulary`: a draft model's tokenizer, where it is the target's, too. `served`: a draft model on an Ollama.
     """
 
     engine: Engine
@@ -59,8 +59,8 @@ class ScoringPair:
     key: str
     drafting: Drafting
     lexicon: Lexicon
-    served: Model | None = None
     vocabulary: LlamaVocabulary | None = None
+    served: Model | None = None
     notices: list[str] = field(default_factory=list)  # lines for the user, once
     _busy: asyncio.Lock = field(default_factory=asyncio.Lock)
     _measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -75,6 +75,12 @@ class ScoringPair:
             opened.close()
         if self.vocabulary and all(self.vocabulary is not opened.vocabulary for opened in self.drafting.drafts):
             self.vocabulary.close()
+
+    async def join(self, served: Model) -> None:
+        """Let a draft model on an Ollama draft as well. Raises EndpointError."""
+        if self.vocabulary is None:
+            self.vocabulary = self.lexicon.vocabulary = await _shared(self.engine, served)
+        self.served = served
 
     @property
     def drafts(self) -> bool:
@@ -150,9 +156,7 @@ class ScoringPair:
         return ServedDrafter(model.name, DraftAhead(ollama) if ahead else ollama)
 
 
-async def open_pair(
-    engine: Engine, kind: str, target: ModelRef, settings: PairSettings, served: Model | None
-) -> ScoringPair:
+async def open_pair(engine: Engine, kind: str, target: ModelRef, settings: PairSettings) -> ScoringPair:
     """Open what drafts for an engine. Raises RunError when a draft's file can't be opened, EndpointError."""
     facts = await engine.facts()
     key, options = costs_key(target, facts), load_options(settings.options, settings)
@@ -162,19 +166,19 @@ async def open_pair(
     file = costs.state_file(key, *(costs.model_key(path, options) for path in files.values()))
     kept, notice = costs.recall(file)
     opening = Opening(options, settings.requantize, dict(kept.models), [notice] if notice else [])
+    opened = await worker.do(lambda stopped: opening.drafts(files, stopped))
     with ExitStack() as undo:
-        opened = await worker.do(lambda stopped: opening.drafts(files, undo))
+        for model in opened:
+            undo.callback(model.close)
+        for model in opened:
+            model.same = await same_tokens(engine, model.vocabulary)
         undo.pop_all()
-    for model in opened:
-        model.same = await same_tokens(engine, model.vocabulary)
     vocabulary = next((model.vocabulary for model in opened if model.same), None)
-    if vocabulary is None and served is not None:
-        vocabulary = await _shared(engine, served)
     lookup = Lookup.LOOKUP in settings.drafts or len(settings.drafts) == 1
     drafting = Drafting(opened, lookup, file, costs.Kept(models=opening.measured, drafters=kept.drafters))
     lexicon = Lexicon(engine, vocabulary)
     return ScoringPair(
-        engine, facts, kind, target.endpoint.url, key, drafting, lexicon, served, vocabulary, opening.notices
+        engine, facts, kind, target.endpoint.url, key, drafting, lexicon, vocabulary, notices=opening.notices
     )
 
 
@@ -183,10 +187,13 @@ async def _shared(engine: Engine, served: Model) -> LlamaVocabulary | None:
     vocabulary = await vocabulary_of(served)
     if not isinstance(vocabulary, LlamaVocabulary):
         return None
-    if await same_tokens(engine, vocabulary):
-        return vocabulary
-    vocabulary.close()
-    return None
+    same = False
+    try:
+        same = await same_tokens(engine, vocabulary)
+    finally:
+        if not same:
+            vocabulary.close()
+    return vocabulary if same else None
 
 
 async def same_tokens(engine: Engine, vocabulary: LlamaVocabulary) -> bool:

@@ -103,9 +103,11 @@ class ScoringRoute:
         async with self._opening:
             if drafting not in self._pairs:
                 engine, asked = await self._opened(target, api), settings if drafting else replace(settings, drafts=())
-                opened = await open_pair(engine, CLIENTS[api].kind.name, target, asked, served if drafting else None)
-                self._pairs[drafting] = opened
-        return self._pairs[drafting]
+                self._pairs[drafting] = await open_pair(engine, CLIENTS[api].kind.name, target, asked)
+            pair = self._pairs[drafting]
+            if drafting and served and pair.served is None:  # its server may have been down before
+                await pair.join(served)
+        return pair
 
     async def look(self, settings: PairSettings) -> tuple[str, Facts]:
         """The engine's name, and what it says of itself; nothing is opened for drafting. Raises EndpointError."""
@@ -134,7 +136,8 @@ class ScoringRoute:
         check_options(pair.engine.can, sampling, settings.rule, pair.kind)
         prompted = await prompt_for(ask, pair.engine, pair.kind, pair.template)
         reason = await self._why_plain(settings, pair, sampling, prompted, draft)
-        return ScoringPlan(pair, prompted, sampling, reason, ask.raw, pair.told())
+        missed = (draft,) if isinstance(draft, str) and settings.draft and not reason else ()
+        return ScoringPlan(pair, prompted, sampling, reason, ask.raw, (*missed, *pair.told()))
 
     async def _why_plain(
         self,

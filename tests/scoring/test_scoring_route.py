@@ -14,14 +14,18 @@ from scoring_replies import CHAT, COLD, fakes, reply, settings, told
 from serving import serving, whole
 from toy import STORY, Toy
 
+from specollama.backends.facts import Model
+from specollama.backends.http import OllamaServer
 from specollama.backends.lexicon import Lexicon
-from specollama.config import Lookup
+from specollama.config import Lookup, ModelRef
 from specollama.errors import BrokenReply, ModelMissing, Refused, Unreachable, UnsupportedPair
+from specollama.hosts import Endpoint
 from specollama.pairs import Completion, Conversation, Pair
 from specollama.scoring.engines import CLIENTS
 from specollama.scoring.prompts import prompt_for
+from specollama.scoring.route import ScoringRoute
 from specollama.types import Api, DoneReason, Draft, Route, Rule, Token
-from specollama.wire import Message
+from specollama.wire import Message, ShowReply
 
 ENGINES = sorted(FAKES)
 RENDERING = ["llama-server", "vllm"]  # the others count the prompt of a chat, and don't show it
@@ -330,6 +334,23 @@ async def test_a_draft_of_another_tokenizer_is_put_into_the_targets_tokens(api: 
         assert len(fake.asked) == asked
         assert learnt == [(toy.IDS[b" cat"], " cat"), (toy.IDS[b" on"], " on")]
     assert same == [(toy.IDS[b" dog"], " dog"), (toy.IDS[b" and"], " and")]
+
+
+async def test_a_draft_model_that_cannot_be_asked_is_told_of_while_lookup_drafts() -> None:
+    small = ModelRef("small", Endpoint("http://127.0.0.1:9", "a test"))
+    text, _, status = await told(FakeVLLM(), "vllm", RAW, drafts=(small,))
+    assert text == STORY
+    assert "lookahead 4; the draft's server: can't reach http://127.0.0.1:9" in status
+
+
+async def test_a_draft_model_whose_server_comes_later_drafts_from_then_on() -> None:
+    route = ScoringRoute(os.environ)
+    with serving(FakeVLLM()) as url:
+        async with OllamaServer("http://127.0.0.1:9") as server:
+            assert (await route.pair(settings("vllm", url))).served is None
+            small = Model("small", server, (0, 33, 0), ShowReply())
+            assert (await route.pair(settings("vllm", url), small)).served is small
+        await route.close()
 
 
 async def test_rows_are_spread_over_several_servers_of_the_model() -> None:
