@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -252,8 +252,15 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     engines = _below(process.pid)
     with suppress(ProcessLookupError):
         process.terminate()
-    with suppress(TimeoutError):
-        await asyncio.wait_for(exited(process), _STOP)
+    try:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(exited(process), _STOP)
+    finally:  # also where a second signal ends the waiting
+        _kill(process, engines)
+    await process.wait()
+
+
+def _kill(process: asyncio.subprocess.Process, engines: Sequence[psutil.Process]) -> None:
     if hasattr(os, "killpg"):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)  # its session's, also where it has ended before them
@@ -262,7 +269,6 @@ async def _end(process: asyncio.subprocess.Process) -> None:
             engine.kill()
     with suppress(ProcessLookupError):
         process.kill()
-    await process.wait()
 
 
 async def exited(process: asyncio.subprocess.Process) -> None:

@@ -106,15 +106,13 @@ class Replicas:
         """By this server, or else by another one."""
         return await self._any(lambda engine: engine.rows(part, draws), first=replica)
 
-    async def stream(self, place: Place, limit: int | None, draws: Draws) -> AsyncGenerator[Written, None]:
-        async for written in self._streamed(lambda engine: engine.stream(place, limit, draws)):
-            yield written
+    def stream(self, place: Place, limit: int | None, draws: Draws) -> AsyncGenerator[Written, None]:
+        return self._streamed(lambda engine: engine.stream(place, limit, draws))
 
-    async def chat(
+    def chat(
         self, messages: Sequence[Mapping[str, Any]], limit: int | None, draws: Draws
     ) -> AsyncGenerator[Written, None]:
-        async for written in self._streamed(lambda engine: engine.chat(messages, limit, draws)):
-            yield written
+        return self._streamed(lambda engine: engine.chat(messages, limit, draws))
 
     async def _streamed(self, ask: Callable[[Engine], AsyncGenerator[Written, None]]) -> AsyncGenerator[Written, None]:
         """From the first that begins; once a text was shown another server can't take over."""

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from specollama.errors import RunError
+
 _BETWEEN = "\n|~|\n"  # plain characters, which no token holds together with others
 
 
@@ -27,5 +29,5 @@ class Separated:
         if len(texts) == len(runs) + 2:
             return texts[1:-1]
         if len(runs) == 1:
-            raise ValueError("a token holds the separator")
+            raise RunError("the engine prints tokens otherwise beside others: what a token is can't be told")
         return [text for one in await asyncio.gather(*(self.spell([run]) for run in runs)) for text in one]

@@ -6,8 +6,8 @@ import asyncio
 import json as json_module
 import os
 import signal
+import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -51,7 +51,7 @@ def native(
     service: Annotated[Service | None, typer.Option(show_default="as here", help="For --print: how it is run.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON objects, one a line.")] = False,
 ) -> None:
-    """Start a second Ollama that speculates by itself, watch it, and stop it with Ctrl-C (or SIGTERM).
+    """Start a second Ollama that speculates by itself, watch it, and stop it with Ctrl-C (or SIGTERM, SIGHUP).
 
     Needs Ollama 0.30 or later and both models in its store here. It is ready once a reply has shown that it drafts;
     the pair then uses it by the route `native`.
@@ -102,8 +102,8 @@ async def _serve(setup: Setup, program: Path, settings: PairSettings, teller: _T
     await _refuse_taken(setup)
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task
-    with suppress(NotImplementedError):  # Windows
-        loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    for number in _ending():
+        loop.add_signal_handler(number, task.cancel)
     plain = await _plain(settings)
     teller.tell("starting", f"starting {program} ({version}) for {setup.model} on {setup.url}", url=setup.url)
     async with engine.running(setup, program, os.environ) as server, OllamaServer(setup.url) as at:
@@ -115,6 +115,13 @@ async def _serve(setup: Setup, program: Path, settings: PairSettings, teller: _T
         finally:
             teller.tell("stopped", _tally(server), replies=server.replies, **_counts(server))
         raise RunError(await server.ended())
+
+
+def _ending() -> list[signal.Signals]:
+    """The signals beside Ctrl-C that stop it: a closed terminal, too, unless `nohup` has it ignored."""
+    if sys.platform == "win32":
+        return []
+    return [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 async def _refuse_taken(setup: Setup) -> None:

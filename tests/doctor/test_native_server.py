@@ -183,7 +183,10 @@ def test_without_ollama_it_says_where_it_was_looked_for(call: Call, store: Path,
     assert shown.err == "error: /nowhere/ollama: no such program; install Ollama, or name it with --ollama FILE\n"
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+IGNORED = pytest.mark.skipif(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, reason="started by nohup")
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=IGNORED)])
 def test_it_serves_until_it_is_ended_and_leaves_nothing_behind(
     store: Path, config: Path, fake_ollama: Fake, port: int, tmp_path: Path, how: signal.Signals
 ) -> None:
