@@ -15,7 +15,8 @@ def check_llama_cpp(target: Described, draft: Described, engine: str) -> None:
     ours, theirs = target.tokens, draft.tokens
     _same(target, draft, "tokenizer.ggml.model", "another kind of vocabulary", engine)
     for marker in ("bos", "eos"):
-        _same(target, draft, f"tokenizer.ggml.add_{marker}_token", f"{marker} is added to one of them only", engine)
+        if {_adds(target, marker), _adds(draft, marker)} == {True, False}:
+            raise _refused(target, draft, engine, f"{marker} is added to one of them only")
         if target.metadata.get(f"tokenizer.ggml.add_{marker}_token"):
             _same(target, draft, f"tokenizer.ggml.{marker}_token_id", f"another {marker} token", engine)
     if abs(len(ours) - len(theirs)) > _LLAMA_SLACK:
@@ -41,6 +42,12 @@ def check_same(target: Described, draft: Described, engine: str, *, padding: boo
 def known(target: Described, draft: Described) -> bool:
     """Whether both vocabularies can be looked at."""
     return bool(target.tokens and draft.tokens)
+
+
+def _adds(model: Described, marker: str) -> bool | None:
+    """Whether the marker is added. None: the file leaves it to its vocabulary's kind; no end is added then."""
+    said = model.metadata.get(f"tokenizer.ggml.add_{marker}_token")
+    return False if said is None and marker == "eos" else said
 
 
 def _same(target: Described, draft: Described, key: str, what: str, engine: str) -> None:

@@ -155,7 +155,15 @@ def test_what_llama_cpp_would_refuse_is_refused_with_its_reason(
         exported(engine, wanted(model("small", **changed)))
 
 
-@pytest.mark.parametrize("changed", [{"tokens": [*WORDS, *map(str, range(128))]}, {"tokens": ["x"] * 5 + WORDS[5:]}])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"tokens": [*WORDS, *map(str, range(128))]},
+        {"tokens": ["x"] * 5 + WORDS[5:]},
+        {"add_eos_token": False},  # as where nothing is said
+        {"add_bos_token": None},
+    ],
+)
 def test_what_llama_cpp_tolerates_is_exported(changed: dict[str, Any]) -> None:
     assert exported(Engine.LLAMA_SERVER, wanted(model("small", **changed)))
 
