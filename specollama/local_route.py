@@ -65,13 +65,16 @@ class LocalRoute:
     ) -> OpenedPair | str:
         """The opened pair, or why there is none; "" when that isn't worth a word.
 
-        `options`: Ollama's; with others than it was opened by it is opened anew, once no reply needs it any more.
+        `options`: Ollama's; with others than it was opened by, or another target of that name, it is opened anew, once
+        no reply needs it any more.
         `target`: as its server describes it. Raises RunError when the target is a file, which nothing else can run.
         """
         if not isinstance(settings.target, FileRef) and settings.route not in (Route.AUTO, Route.LOCAL):
             return ""
         async with self._opening:
-            wanted = tuple(options.get(name) for name in _LOADING), settings.kv_type, settings.batch_threads
+            digest = target.digest if target else self._opened_by[-1] if self._pair else ""
+            loading = tuple(options.get(name) for name in _LOADING)
+            wanted = *loading, settings.kv_type, settings.batch_threads, digest
             if self._pair and wanted != self._opened_by:
                 if self._pair.alone.locked() and not isinstance(settings.target, FileRef):
                     return BUSY

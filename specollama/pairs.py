@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from copy import copy
 from dataclasses import dataclass, field, replace
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -51,16 +51,18 @@ __all__ = ["AnyPlan", "Ask", "Completion", "Conversation", "LocalPlan", "NativeP
 
 AnyPlan = Plan | LocalPlan | NativePlan | ScoringPlan
 
+_KNOWN_FOR = 10.0  # seconds: after that a name may be another model's, or its Modelfile have other options
 DEFAULT_LANES = 8  # concurrent rows, where the configuration doesn't say how many the target works on at once
 
 
 @dataclass(slots=True)
 class _Known:
-    """What was learnt of a pair's models, once for all its replies."""
+    """What was learnt of a pair's models, for all its replies."""
 
     models: tuple[Model, Model | str] | None = None
+    asked: float = 0.0  # when that was, by the monotonic clock
     draft: Model | str = ""  # of a target that isn't on an Ollama
-    tokenizers: Tokenizers | None = None
+    tokenizers: dict[tuple[str, str], Tokenizers] = field(default_factory=dict)  # by the models' digests
     comparing: asyncio.Lock = field(default_factory=asyncio.Lock)
     measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -101,8 +103,6 @@ class Pair:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._known.tokenizers and self._known.tokenizers.target:
-            self._known.tokenizers.target.close()
         await self._stack.aclose()
 
     def tuned(self, **flags: Unpack[Overrides]) -> Pair:
@@ -278,14 +278,14 @@ class Pair:
         return None if exact is None or plan.raw else list(exact.encode(plan.prompt + text))
 
     async def models(self) -> tuple[Model, Model | str]:
-        """What is known of the target, and of the draft model or why it can't be asked."""
-        if self._known.models is None:
+        """What is known of the target, and of the draft model or why it can't be asked; asked anew now and then."""
+        if self._known.models is None or monotonic() - self._known.asked > _KNOWN_FOR:
             target, draft = await asyncio.gather(
                 describe(self.target_server, self.settings.target.model), self._describe_draft()
             )
             if isinstance(draft, str):
                 return target, draft  # asked again the next time: it may be there by then
-            self._known.models = target, draft
+            self._known.models, self._known.asked = (target, draft), monotonic()
         return self._known.models
 
     async def _describe_draft(self) -> Model | str:
@@ -378,17 +378,20 @@ class Pair:
                 yield event
 
     async def tokenizers(self, target: Model, draft: Model) -> Tokenizers:
-        """Once for a pair: the target's tokenizer, and whether the draft model's is the same."""
+        """Once for two models: the target's tokenizer, and whether the draft model's is the same."""
         async with self._known.comparing:
-            if self._known.tokenizers is None:
+            digests = target.digest, draft.digest
+            if digests not in self._known.tokenizers:
                 ours, theirs = await asyncio.gather(vocabulary_of(target), vocabulary_of(draft))
                 known = compared(ours, theirs)
+                if known.target:
+                    self._stack.callback(known.target.close)
                 if isinstance(theirs, LlamaVocabulary):
                     theirs.close()
                 if any(isinstance(side, EndpointError) for side in (ours, theirs)):
                     return known  # asked again the next time
-                self._known.tokenizers = known
-            return self._known.tokenizers
+                self._known.tokenizers[digests] = known
+            return self._known.tokenizers[digests]
 
 
 def _server(endpoint: Endpoint, environ: Mapping[str, str]) -> OllamaServer:

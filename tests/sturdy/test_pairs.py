@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hearing import settings
+from hearing import question, settings
 from misbehaving import Changed, Misbehaving
 from scripted_ollama import Call, ScriptedOllama
 
@@ -21,6 +21,7 @@ from specollama.backends.http import OllamaServer
 from specollama.backends.probe import ROWS, Probe, cache_file, keep, recall, slots_seen
 from specollama.backends.requests import Requests
 from specollama.checks import why_not_lanes
+from specollama.pairs import Pair
 from specollama.survey import PairFinding, survey
 from specollama.types import Route, SamplingOptions
 from specollama.wire import GenerateReply, ShowReply
@@ -97,6 +98,20 @@ async def test_a_model_that_is_not_there(scripted: ScriptedOllama, scripted_url:
     assert lost.reachable
     assert not lost.there
     assert f"get it with `ollama pull {side}`" in found.reason
+
+
+async def test_a_model_that_was_made_anew_is_known_anew_after_a_while(
+    scripted: ScriptedOllama, scripted_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("specollama.pairs.monotonic", lambda: now[0])
+    async with Pair(settings(scripted_url), {}) as pair:
+        assert (await pair.sampling(question())).top_k == 40
+        anew = replace(scripted.models["target"], digest="ab" * 32, show={"parameters": "top_k 3"})
+        scripted.models = {**scripted.models, "target": anew}
+        now[0] = 60.0
+        assert (await pair.sampling(question())).top_k == 3
+        assert (await pair.models())[0].digest == "ab" * 32
 
 
 async def test_a_target_alone(scripted_url: str) -> None:
