@@ -52,7 +52,7 @@ class Replicas:
         found = await asyncio.gather(*(self._look(replica) for replica in self._all))
         there = [facts for facts in found if isinstance(facts, Facts)]
         if not there:
-            raise next(error for error in found if isinstance(error, Unreachable))
+            raise next(error for error in found if isinstance(error, EndpointError))
         contexts = [facts.context_length for facts in there if facts.context_length is not None]
         slots = [facts.slots for facts in there]
         return replace(
@@ -61,11 +61,11 @@ class Replicas:
             slots=None if None in slots else sum(number or 0 for number in slots),
         )
 
-    async def _look(self, replica: _Replica) -> Facts | Unreachable:
+    async def _look(self, replica: _Replica) -> Facts | EndpointError:
         try:
             return await self._check(replica)
-        except Unreachable as error:
-            replica.failed(self._clock())
+        except (Unreachable, Refused) as error:
+            self._note(replica, error)
             return error
 
     async def _check(self, replica: _Replica) -> Facts:
@@ -97,9 +97,9 @@ class Replicas:
             return await self._any(lambda engine: engine.rows(request, draws))
         well = self._well()
         parts = _parts(request, len(well))
-        answers = await asyncio.gather(
-            *(self._part(replica, part, draws) for replica, part in zip(well, parts, strict=False))
-        )
+        start = request.first % len(well)  # rows that are asked one by one are spread, too, each always to the same
+        asked = zip([*well[start:], *well[:start]], parts, strict=False)
+        answers = await asyncio.gather(*(self._part(replica, part, draws) for replica, part in asked))
         return [row for answer in answers for row in answer]
 
     async def _part(self, replica: _Replica, part: Request, draws: Draws) -> list[Drawn | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -105,6 +105,23 @@ async def test_rows_are_given_to_all_servers_in_order_and_slots_add_up() -> None
     rows = await replicas.rows(ROWS, Draws(COLD))
     assert [row.token for row in rows if row] == [2, 3, 4, 5, 6, 7]
     assert sorted((each.first, each.end) for server in servers for each in server.asked) == [(0, 2), (2, 4), (4, 6)]
+
+
+async def test_rows_that_are_asked_one_by_one_are_spread_as_well() -> None:
+    servers = [Server("a"), Server("b"), Server("c")]
+    replicas = Replicas(servers)
+    for row in range(6):
+        [drawn] = await replicas.rows(replace(ROWS, first=row, end=row + 1), Draws(COLD))
+        assert drawn == Drawn(2 + row)
+    assert [[each.first for each in server.asked] for server in servers] == [[0, 3], [1, 4], [2, 5]]
+
+
+async def test_a_server_that_still_loads_its_model_is_left_out_at_first() -> None:
+    loading = Server("a", error=Refused("Loading model", url="a", status=503))
+    replicas = Replicas([loading, Server("b")])
+    assert (await replicas.facts()).slots == 4
+    assert len(await replicas.rows(ROWS, Draws(COLD))) == 6
+    assert loading.asked == []
 
 
 async def test_a_failed_server_rests_and_is_tried_again_later() -> None:
