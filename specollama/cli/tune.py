@@ -35,7 +35,8 @@ def tune(
         raise ConfigError("there is no configuration file to write to")
     with telling() as note:
         tuned = asyncio.run(tune_pair(settings, os.environ, note))
-    faults = [f"{each.what}: {each.do}" for each in advise(tuned.found) if each.prevents]
+    elsewhere = bool(tuned.found.elsewhere)  # where nothing was measured
+    faults = [f"{each.what}: {each.do}" for each in advise(tuned.found) if each.prevents or elsewhere]
     if faults:
         raise RunError(faults[0])
     wanted = changes(tuned.found, settings)

@@ -105,3 +105,13 @@ def test_a_pair_of_files_that_are_not_there(call: Call) -> None:
     assert shown.code == 1
     assert "gone.gguf: No such file or directory" in shown.out
     assert load_config(Path("specollama.toml")).pair("p", {}).route is Route.AUTO
+
+
+def test_a_pair_of_another_engine_is_left_as_it_is(call: Call) -> None:
+    text = '[pairs.p]\ntarget = { model = "t", endpoint = "e", api = "vllm" }\ndraft = "lookup"\n'
+    text += f'[endpoints.e]\nurl = "{NOWHERE}"\n'
+    Path("specollama.toml").write_text(text)
+    shown = call("tune", "p")
+    assert (shown.code, shown.out) == (1, "")
+    assert shown.err.startswith("error: t is served by vllm, whose route is scoring: its costs are measured with")
+    assert Path("specollama.toml").read_text() == text
