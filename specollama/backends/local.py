@@ -67,7 +67,7 @@ class LocalTarget:
         self.path.tokens.extend(self._id(emitted.token) for emitted in verdict.emitted)
         if verdict.hidden:
             return await worker.do(partial(self._write, limit))
-        return Continuation(end=DoneReason.LENGTH) if self._full else Continuation()
+        return self._written("", 0, None)
 
     async def stream(self, limit: int | None) -> AsyncGenerator[Token | Continuation, None]:
         while limit is None or limit > 0:
@@ -75,7 +75,7 @@ class LocalTarget:
             for token in written.tokens:
                 yield token
             if written.end:
-                yield Continuation(sampled=written.sampled - len(written.tokens), end=written.end)
+                yield Continuation(sampled=written.sampled - len(written.tokens), end=written.end, why=written.why)
                 return
             limit = None if limit is None else limit - written.sampled
         yield Continuation(end=DoneReason.LENGTH)
@@ -137,11 +137,19 @@ class LocalTarget:
             sampled += 1
             text += decoder.decode(self.vocabulary.piece(chosen))
             if text and not decoder.getstate()[0]:
-                return self._written(text, sampled, DoneReason.LENGTH if self._full else None)
+                return self._written(text, sampled, None)
         return self._written(text, sampled, DoneReason.LENGTH)  # without the beginning of a character, as servers do
 
     def _written(self, text: str, sampled: int, end: DoneReason | None) -> Continuation:
-        return Continuation((Token(text),) if text else (), sampled, end=end)
+        tokens = (Token(text),) if text else ()
+        if self._full and end is not DoneReason.STOP:
+            return Continuation(tokens, sampled, end=DoneReason.LENGTH, why=self._why_full)
+        return Continuation(tokens, sampled, end=end)
+
+    @property
+    def _why_full(self) -> str:
+        """A server would go on without the beginning of the text; nothing is dropped here."""
+        return f"the context of {self.model.context_length} tokens is full: give a larger num_ctx"
 
     def _aligned(self, draft: Draft) -> list[tuple[int, str]]:
         """The draft in the target's tokens, with their texts; up to the first that has none of its own."""

@@ -79,8 +79,8 @@ class Speculation:
                 if self._stopper.reason is not None:
                     break
                 continuation = await self._commit(verdict)
-                for event in self._continue(continuation):
-                    yield event
+                for written in self._continue(continuation):
+                    yield written
                 why = self._why_stop(verdict, continuation, perf_counter_ns() - began)
             if why is not None and self._stopper.reason is None:
                 self.stats.notices.append(why)
@@ -166,8 +166,9 @@ class Speculation:
             raise RunError("the target gave no token: the reply can't go on")
         return continuation
 
-    def _continue(self, continuation: Continuation) -> Iterator[Text]:
-        """Show what the target wrote alone. The first token carries the count of those without text."""
+    def _continue(self, continuation: Continuation) -> Iterator[Text | Status]:
+        """Show what the target wrote alone, and say why that ends early. The first token carries the count of those
+        without text."""
         extra = continuation.sampled - len(continuation.tokens)
         if not continuation.tokens:
             self.stats.eval_count += extra
@@ -183,6 +184,9 @@ class Speculation:
         if continuation.end is not None:
             self.stats.eval_count += continuation.end is DoneReason.STOP
             yield from self._shown(self._stopper.end(continuation.end))
+            if continuation.why:
+                self.stats.notices.append(continuation.why)
+                yield Status(on=False, detail=continuation.why)
 
     async def _rest(self, why: str) -> AsyncGenerator[Event, None]:
         """The rest of the reply as one plain stream, told before it begins."""

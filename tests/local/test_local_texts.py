@@ -105,6 +105,7 @@ async def test_a_full_context_ends_the_reply_as_its_length_does(real: OpenedPair
         await pair.close()
     assert (text, reason) == (alone, DoneReason.LENGTH)
     assert room - 1 <= stats.eval_count <= room + 1
+    assert stats.notices == [f"the context of {pair.context_length} tokens is full: give a larger num_ctx"]
 
 
 async def test_the_prompt_is_kept_between_the_turns_of_a_chat(real: OpenedPair) -> None:
