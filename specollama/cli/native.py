@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -70,7 +71,8 @@ def native(
     program = engine.executable(ollama)
     version = engine.refuse_old(program)
     engine.refuse_full(setup, engine.free_memory())
-    asyncio.run(_serve(setup, program, settings, _Teller(json), version))
+    with suppress(asyncio.CancelledError):  # by one of the signals: it has stopped as it was told
+        asyncio.run(_serve(setup, program, settings, _Teller(json), version))
 
 
 def _print(setup: Setup, service: Service, *, json: bool) -> None:

@@ -191,14 +191,15 @@ def test_it_serves_until_it_is_ended_and_leaves_nothing_behind(
     store: Path, config: Path, fake_ollama: Fake, port: int, tmp_path: Path, how: signal.Signals
 ) -> None:
     arguments = ["native", "p", "--ollama", str(fake_ollama("drafts")), "--port", str(port), "--json"]
-    serving = subprocess.Popen(command(arguments), stdout=subprocess.PIPE, text=True, env=environment({}), cwd=tmp_path)
-    with serving as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command(arguments), **pipes, text=True, env=environment({}), cwd=tmp_path) as process:
         _serves_and_stops(process, config, port, how)
     assert not _running(fake_ollama)
 
 
 def _serves_and_stops(process: subprocess.Popen[str], config: Path, port: int, how: signal.Signals) -> None:
     assert process.stdout
+    assert process.stderr
     starting, ready = (json.loads(process.stdout.readline()) for _ in range(2))
     assert (starting["event"], ready["event"]) == ("starting", "ready")
     assert (ready["from_drafts"], ready["tokens"]) == (47, 48)
@@ -215,7 +216,8 @@ def _serves_and_stops(process: subprocess.Popen[str], config: Path, port: int, h
     assert (last["route"], last["eval_count"], last["notices"]) == ("native", 48, [])
     process.send_signal(how)
     *_, stopped = (json.loads(line) for line in process.stdout.read().splitlines())
-    process.wait(timeout=30)
+    assert "Traceback" not in process.stderr.read()
+    assert process.wait(timeout=30) == (130 if how is signal.SIGINT else 0)
     assert (stopped["event"], stopped["replies"], stopped["accepted"]) == ("stopped", 3, 117)
 
 
