@@ -133,6 +133,18 @@ def request_obstacle(ask: Ask) -> str | None:
     return "images" if ask.has_images else None
 
 
+def obstacle_alone(ask: Ask) -> str | None:
+    """What of a request only an Ollama can do: not another engine, and not a file opened here."""
+    if obstacle := request_obstacle(ask):
+        return obstacle
+    if ask.think is not None:
+        return "think"
+    if isinstance(ask, Completion):
+        parts = {"suffix": ask.suffix, "template": ask.template, "context": ask.context}
+        return next((name for name, part in parts.items() if part), None)
+    return None
+
+
 def _raw_obstacle(ask: Ask, target: Model) -> str | None:
     """A raw prompt of a thinking model: whether its thinking is split off depends on the server's version."""
     return f"a raw prompt for {target.name}, which is a thinking model" if ask.raw and target.thinks else None

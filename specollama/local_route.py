@@ -14,7 +14,7 @@ from specollama.backends.facts import Model, context_length
 from specollama.backends.ollama import OllamaDrafter, RetokenisedDrafter
 from specollama.backends.sources import ServedDrafter
 from specollama.backends.vocabulary import LlamaVocabulary, offloads_to_gpu
-from specollama.checks import Ask, request_obstacle, why_off
+from specollama.checks import Ask, obstacle_alone, why_off
 from specollama.config import DraftRef, FileRef, Lookup, ModelRef, PairSettings
 from specollama.engine.ahead import DraftAhead, OverlappedTarget
 from specollama.engine.rounds import Watcher
@@ -105,11 +105,11 @@ class LocalRoute:
 
     async def plan_alone(self, settings: PairSettings, ask: Ask, options: Mapping[str, Any]) -> LocalPlan:
         """A plan that needs no server. Raises UnsupportedPair for what only a server can do, RunError for the rest."""
+        if obstacle := obstacle_alone(ask):
+            raise UnsupportedPair(f"{settings.target} is opened without a server, which {obstacle} would need")
         opened = await self.pair(settings, options)
         if isinstance(opened, str):
             raise RunError(opened)
-        if obstacle := request_obstacle(ask):
-            raise UnsupportedPair(f"{settings.target} is opened without a server, which {obstacle} would need")
         prompt = own_prompt(opened, ask)
         if reason := opened.why_full(prompt):
             raise RunError(f"{reason}: give a larger num_ctx")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from specollama.backends.engine import Capabilities, Facts
-from specollama.checks import Ask, Completion, request_obstacle, why_off
+from specollama.checks import why_off
 from specollama.config import PairSettings
 from specollama.errors import UnsupportedPair
 from specollama.planner import MOST, CostCurve
@@ -30,18 +30,6 @@ class Prompted:
     text: str = ""
     messages: Sequence[Mapping[str, Any]] = ()
     reason: str = ""
-
-
-def why_not_asked(ask: Ask) -> str | None:
-    """What of a request is not handed on to an engine."""
-    if obstacle := request_obstacle(ask):
-        return obstacle
-    if ask.think is not None:
-        return "think"
-    if isinstance(ask, Completion):
-        parts = {"suffix": ask.suffix, "template": ask.template, "context": ask.context}
-        return next((name for name, part in parts.items() if part), None)
-    return None
 
 
 def check_options(can: Capabilities, sampling: SamplingOptions, asked: Rule, kind: str) -> None:

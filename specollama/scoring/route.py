@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from specollama.backends.engine import Draws, Engine, Facts
 from specollama.backends.facts import Model
 from specollama.backends.scoring import ScoringTarget
-from specollama.checks import Ask, why_off
+from specollama.checks import Ask, obstacle_alone, why_off
 from specollama.config import ModelRef, PairSettings
 from specollama.engine.ahead import OverlappedTarget
 from specollama.engine.rounds import Speculation, Watcher
@@ -25,7 +25,6 @@ from specollama.scoring.checks import (
     by_row,
     check_options,
     most_rows,
-    why_not_asked,
     why_not_scored,
     why_not_worth,
 )
@@ -130,7 +129,7 @@ class ScoringRoute:
         Raises UnsupportedPair for what the engine can't be asked for, EndpointError.
         """
         pair = await self.pair(settings, draft if isinstance(draft, Model) else None)
-        if obstacle := why_not_asked(ask):
+        if obstacle := obstacle_alone(ask):
             raise UnsupportedPair(f"{obstacle} isn't passed on to {pair.kind}, which serves {settings.target}")
         sampling = effective(options, {}, SamplingOptions())
         check_options(pair.engine.can, sampling, settings.rule, pair.kind)

@@ -17,7 +17,7 @@ from specollama.config import FileRef, Lookup, PairSettings
 from specollama.embedded.models import packaged_model
 from specollama.errors import RunError, UnsupportedPair
 from specollama.opened import OpenedPair, open_pair
-from specollama.pairs import Conversation, Pair
+from specollama.pairs import Completion, Conversation, Pair
 from specollama.stats import Done, Status, Text
 from specollama.types import Route
 from specollama.wire import Message
@@ -97,10 +97,18 @@ async def test_a_draft_that_can_not_be_opened_fails_before_anything_is_written(t
         await events(pair_settings(packaged_model(), tmp_path / "gone.gguf"), asked())
 
 
-async def test_what_only_a_server_can_do_is_refused() -> None:
-    tools = Conversation(asked().messages, tools=[{"type": "function"}])
-    with pytest.raises(UnsupportedPair, match="opened without a server, which tools would need"):
-        await events(pair_settings(packaged_model()), tools)
+@pytest.mark.parametrize(
+    ("ask", "what"),
+    [
+        (Conversation([], tools=[{"type": "function"}]), "tools"),
+        (Conversation([], think=False), "think"),
+        (Completion("def f(", suffix="return x"), "suffix"),
+        (Completion("And then?", context=[1, 2]), "context"),
+    ],
+)
+async def test_what_only_a_server_can_do_is_refused(ask: Conversation | Completion, what: str) -> None:
+    with pytest.raises(UnsupportedPair, match=f"opened without a server, which {what} would need"):
+        await events(pair_settings(packaged_model()), ask)
 
 
 async def test_a_prompt_that_fills_the_context_is_refused_with_what_to_do() -> None:
