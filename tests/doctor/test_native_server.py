@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -23,7 +24,7 @@ from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.config import FileRef, Lookup, ModelRef, PairSettings
 from specollama.errors import RunError, UnsupportedPair
 from specollama.hosts import Endpoint
-from specollama.native import NativeServer, Setup, refuse_full, set_up, why_unfit
+from specollama.native import NativeServer, Setup, refuse_full, running, set_up, why_unfit
 
 Fake = Callable[[str], Path]
 HERE = Endpoint("http://127.0.0.1:9", "a test")
@@ -195,6 +196,27 @@ def test_it_serves_until_it_is_ended_and_leaves_nothing_behind(
     with subprocess.Popen(command(arguments), **pipes, text=True, env=environment({}), cwd=tmp_path) as process:
         _serves_and_stops(process, config, port, how)
     assert not _running(fake_ollama)
+
+
+async def test_a_server_that_will_not_end_is_killed_where_a_second_signal_ends_the_waiting(tmp_path: Path) -> None:
+    program, up = tmp_path / "ollama", tmp_path / "up"
+    program.write_text(f"#!/bin/sh\ntrap '' TERM\ntouch {up}\nwhile :; do sleep 1; done\n")
+    program.chmod(0o755)
+    started: asyncio.Future[asyncio.subprocess.Process] = asyncio.get_running_loop().create_future()
+
+    async def serve() -> None:
+        async with running(Setup("m", Path("/a/b/c"), Path(), "http://127.0.0.1:1"), program, os.environ) as server:
+            started.set_result(server.process)
+            await asyncio.sleep(60)
+
+    task = asyncio.create_task(serve())
+    process = await started
+    while not up.exists():  # noqa: ASYNC110  (nothing tells)
+        await asyncio.sleep(0.01)
+    for _ in range(2):
+        task.cancel()
+        await asyncio.sleep(0.1)
+    assert await asyncio.wait_for(process.wait(), 5) == -signal.SIGKILL
 
 
 def _serves_and_stops(process: subprocess.Popen[str], config: Path, port: int, how: signal.Signals) -> None:
