@@ -213,7 +213,7 @@ class Continuation:
     """What the target wrote by itself to get back to a place where it can be asked again.
 
     `sampled` counts the tokens behind `tokens`: more than those where a character took several. `end`: the reply
-    is over, `why`: earlier than asked for. `lost`: the target can't be asked again, and the rest of the reply has to
+    is over, `why`: not as asked for. `lost`: the target can't be asked again, and the rest of the reply has to
     be one plain stream, for the reason `why`. `extensions`: requests that it took.
     """
 

@@ -29,6 +29,7 @@ class _Models(BaseModel):
 class _Delta(BaseModel):
     content: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None  # the same, by vLLM's newer name
 
 
 class _Choice(BaseModel):
@@ -81,6 +82,7 @@ async def chat_stream(
         **sampling,
         **({} if seed is None else {"seed": seed}),
     }
+    missing = ""
     async with aclosing(server.events("/v1/chat/completions", body)) as events:
         async for event, _ in events:
             chunk = server.validated(event, _Chunk)
@@ -89,8 +91,10 @@ async def chat_stream(
             for choice in chunk.choices[:1]:
                 if choice.delta.content:
                     yield Written(choice.delta.content)
+                if choice.delta.reasoning_content or choice.delta.reasoning:
+                    missing = f"{server.kind.name} takes the thinking out of its replies: it isn't shown"
                 if choice.finish_reason:
-                    yield Written("", end=finished(choice.finish_reason))
+                    yield Written("", end=finished(choice.finish_reason), missing=missing)
                     return
     raise server.broken("the reply ended before its last event (no finish_reason)")
 

@@ -65,11 +65,15 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A piece of a plain stream. `end`: the stream is over, and so many tokens of it had no text (`unshown`)."""
+    """A piece of a plain stream. `end`: the stream is over, and so many tokens of it had no text (`unshown`).
+
+    `missing`: what of the reply isn't shown, and why.
+    """
 
     text: str
     unshown: int = 0
     end: DoneReason | None = None
+    missing: str = ""
 
 
 @dataclass(frozen=True, slots=True)

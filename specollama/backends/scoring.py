@@ -76,7 +76,7 @@ class ScoringTarget:
                 if written.text:
                     yield Token(written.text)
                 if written.end:
-                    yield Continuation(sampled=written.unshown, end=written.end)
+                    yield Continuation(sampled=written.unshown, end=written.end, why=written.missing)
                     return
 
     def _place(self) -> Place:

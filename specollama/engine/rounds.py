@@ -167,8 +167,10 @@ class Speculation:
         return continuation
 
     def _continue(self, continuation: Continuation) -> Iterator[Text | Status]:
-        """Show what the target wrote alone, and say why that ends early. The first token carries the count of those
-        without text."""
+        """Show what the target wrote alone, and what there is to say of its end.
+
+        The first token carries the count of those without text.
+        """
         extra = continuation.sampled - len(continuation.tokens)
         if not continuation.tokens:
             self.stats.eval_count += extra

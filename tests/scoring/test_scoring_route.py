@@ -353,6 +353,15 @@ async def test_a_draft_model_whose_server_comes_later_drafts_from_then_on() -> N
         await route.close()
 
 
+async def test_thinking_that_the_engine_takes_out_of_a_chat_is_told_of() -> None:
+    deltas = {"reasoning_content": "Hm."}, {"content": "Yes."}
+    end = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+    said = events(*({"choices": [{"delta": delta}]} for delta in deltas), end)
+    text, stats, _ = await told(FakeSGLang(faults={"/v1/chat/completions": said}), "sglang", CHAT)
+    assert text == "Yes."
+    assert stats.notices == ["SGLang takes the thinking out of its replies: it isn't shown"]
+
+
 async def test_rows_are_spread_over_several_servers_of_the_model() -> None:
     with ExitStack() as stack:
         servers, urls = fakes("vllm", 2, stack)
