@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -176,7 +176,9 @@ class Opening:
         """The model, or its quicker copy (backends.requantized). Raises RunError when it can't be opened."""
         copy, (key, copied) = requantized.place(path), self._keys(path)
         if self.requantize and self._quicker(key, copied) and copy.exists():
-            return self._drafting(name, copy, copied)
+            with suppress(RunError):
+                return self._drafting(name, copy, copied)
+            copy.unlink(missing_ok=True)  # damaged: it is made anew
         draft = self._drafting(name, path, key)
         tried = copied in self.measured and not self._quicker(key, copied)
         if not self.requantize or tried or not requantized.may_help(draft.model, self.options):

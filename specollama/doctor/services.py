@@ -71,6 +71,7 @@ def _docker(environment: Environment) -> tuple[str, ...]:
     settings = " ".join(f"-e {quote(f'{name}={value}')}" for name, value in within.items())
     return (
         "docker rm -f ollama",
+        "# below: --gpus=all, or --device, as it had before",
         f"docker run -d --name ollama -v ollama:/root/.ollama -p 11434:11434 {settings} ollama/ollama",
     )
 

@@ -38,6 +38,7 @@ ENVIRONMENT = {"OLLAMA_NUM_PARALLEL": "8", "LLAMA_ARG_SPEC_DRAFT_MODEL": "/my mo
             Service.DOCKER,
             (
                 "docker rm -f ollama",
+                "# below: --gpus=all, or --device, as it had before",
                 "docker run -d --name ollama -v ollama:/root/.ollama -p 11434:11434 -e OLLAMA_NUM_PARALLEL=8 "
                 "-e 'LLAMA_ARG_SPEC_DRAFT_MODEL=/my models/50%' ollama/ollama",
             ),
@@ -87,4 +88,4 @@ def test_a_shell_starts_the_server_where_it_was() -> None:
     )
     assert lines_for(Service.SHELL, "http://127.0.0.1:11434", {"A": "1"}) == ("A=1 ollama serve",)
     assert lines_for(None, "http://tower:11434", {"A": "1"}) == ("A=1 ollama serve",)
-    assert lines_for(Service.DOCKER, "http://127.0.0.1:11500", {"A": "1"})[1].endswith("-e A=1 ollama/ollama")
+    assert lines_for(Service.DOCKER, "http://127.0.0.1:11500", {"A": "1"})[-1].endswith("-e A=1 ollama/ollama")

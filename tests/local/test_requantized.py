@@ -71,6 +71,16 @@ async def test_a_copy_is_made_once(draft: Path) -> None:
         assert requantized.place(draft).stat() == made
 
 
+async def test_a_copy_that_was_damaged_is_made_anew(draft: Path) -> None:
+    known(draft, {"": 1.0, "-requantized": 0.4})
+    async with opened(draft):
+        whole = requantized.place(draft).stat().st_size
+    requantized.place(draft).write_bytes(b"GGUF and no more")
+    async with opened(draft) as pair:
+        assert pair.drafts[0].model.path == requantized.place(draft)
+    assert requantized.place(draft).stat().st_size == whole
+
+
 async def test_a_copy_that_is_not_quicker_is_thrown_away_and_not_made_again(draft: Path) -> None:
     known(draft, {"": 1.0})
     async with opened(draft) as pair:  # no real step takes a second: the copy is quicker
