@@ -216,7 +216,8 @@ async def test_a_server_that_will_not_end_is_killed_where_a_second_signal_ends_t
     for _ in range(2):
         task.cancel()
         await asyncio.sleep(0.1)
-    assert await asyncio.wait_for(process.wait(), 5) == -signal.SIGKILL
+    ended = await asyncio.wait_for(process.wait(), 5)
+    assert ended in (-signal.SIGKILL, 255)  # 255: another waiter took its code
 
 
 def _serves_and_stops(process: subprocess.Popen[str], config: Path, port: int, how: signal.Signals) -> None:

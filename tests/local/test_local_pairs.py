@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from specollama import opened as opened_module
 from specollama.backends import worker
 from specollama.backends.facts import describe
 from specollama.backends.http import OllamaServer
@@ -123,11 +124,14 @@ async def test_a_request_given_up_while_the_pair_is_opened_anew_leaves_no_closed
 
 async def test_what_is_opened_when_nobody_waits_any_more_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     models, closed, close = default_models(), list[Path](), LlamaModel.close
+    begun, unreadable = list[Path](), opened_module.refuse_unreadable
+    monkeypatch.setattr(opened_module, "refuse_unreadable", lambda path: (begun.append(path), unreadable(path)))
     monkeypatch.setattr(LlamaModel, "close", lambda model: (closed.append(model.path), close(model)))
     opening = asyncio.create_task(
         open_pair(models["target"], {"draft": models["draft"]}, LoadOptions(context_length=256), lookup=False)
     )
-    await asyncio.sleep(0)
+    while not begun:  # noqa: ASYNC110  (nothing tells)
+        await asyncio.sleep(0.001)
     opening.cancel()
     await worker.do(lambda stopped: None)  # after it, in the one thread
     assert set(closed) == {models["target"], models["draft"]}

@@ -23,7 +23,7 @@ from specollama.pairs import Conversation, Pair
 from specollama.wire import Message
 
 async def main(target, draft, context):
-    options = {"num_ctx": int(context), "num_predict": 16, "temperature": 0}
+    options = {"num_ctx": int(context), "num_predict": 16, "num_thread": 1, "temperature": 0}
     drafts = (FileRef(Path(draft)),)
     settings = PairSettings(None, FileRef(Path(target)), drafts, options=options, requantize=False, lookahead=4)
     async with Pair(settings, {}) as pair:
@@ -40,7 +40,7 @@ asyncio.run(main(*sys.argv[1:]))
 def test_memory_is_that_of_the_files_and_the_caches_and_little_more(places: Path) -> None:
     models = default_models()
     words = [sys.executable, "-c", PROGRAM, str(models["target"]), str(models["draft"]), str(CONTEXT)]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=400)
     held, accepted = map(int, done.stdout.split())
     files = sum(model.stat().st_size for model in models.values())
     print(f"{held / 2**20:.0f} MiB held, {(held - files - CACHES) / 2**20:.0f} MiB beside files and caches")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from specollama.thinking import ThinkingSplitter
@@ -107,6 +107,9 @@ def test_nothing_but_one_pair_of_tags_and_white_space_is_left_out(parts: list[st
 
     def letters(written: str) -> str:
         return "".join(written.split())
+
+    # A tag with white space within isn't one, and would be one without.
+    assume(all(letters(text).count(tag) == text.count(tag) for tag in ("<think>", "</think>")))
 
     rest = letters(text)
     if not inside and rest.startswith("<think>"):
