@@ -210,7 +210,7 @@ class Opening:
         draft.close()
         times = draft.costs.passes[1] / other.costs.passes[1]
         self.notices.append(
-            f"{draft.name} drafts {times:.1f} times as fast from a copy in 4 bits, kept in {copy.parent}"
+            f"{draft.name} drafts {times:.1f} times as fast from a copy in 4 bits, kept in {_from_home(copy.parent)}"
         )
         return other
 
@@ -226,6 +226,12 @@ class Opening:
                 self.measured[key] = _measured(model, vocabulary, timing)
             undo.pop_all()
         return Opened(name, model, vocabulary, key, self.measured[key], timing)
+
+
+def _from_home(path: Path) -> str:
+    """A path as a person writes it."""
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 
 def _measured(model: LlamaModel, vocabulary: LlamaVocabulary, timing: _Timing) -> costs.ModelCosts:
