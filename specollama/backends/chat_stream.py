@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from specollama.backends.connection import Connection
-from specollama.backends.engine import Draws, Written
+from specollama.backends.engine import Draws, Written, seeded
 from specollama.errors import ModelMissing
 from specollama.types import DoneReason
 
@@ -80,7 +80,7 @@ async def chat_stream(
         "stream": True,
         **({} if limit is None else {"max_tokens": limit}),
         **sampling,
-        **({} if seed is None else {"seed": seed}),
+        **seeded(seed),
     }
     missing = ""
     async with aclosing(server.events("/v1/chat/completions", body)) as events:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from specollama.backends.chat_stream import finished
 from specollama.backends.connection import Connection
-from specollama.backends.engine import Place, Written
+from specollama.backends.engine import Draws, Place, Written, seeded
 
 
 class Logprobs(BaseModel):
@@ -45,6 +45,12 @@ class _Chunk(BaseModel):
     error: Any = None
 
 
+def rows_body(model: str, places: Sequence[Place], draws: Draws, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """One request for all rows. `fields`: how they are drawn and shown, by the engine's own names."""
+    prompts = [list(place.tokens) for place in places]
+    return {"model": model, "prompt": prompts, "max_tokens": 1, **fields, **seeded(draws.seed_of(places))}
+
+
 def in_prompt_order(server: Connection, answer: Completion, prompts: int) -> list[Choice]:
     """The choices by prompt. Raises BrokenReply unless each prompt has one."""
     choices = sorted(answer.choices, key=lambda choice: choice.index)
@@ -64,7 +70,7 @@ async def completion_stream(
         "stream_options": {"include_usage": True},
         **({} if limit is None else {"max_tokens": limit}),
         **sampling,
-        **({} if seed is None else {"seed": seed}),
+        **seeded(seed),
     }
     shown, end = 0, None
     async with aclosing(server.events("/v1/completions", body)) as events:

@@ -89,6 +89,10 @@ class Draws:
     def seed_at(self, position: int) -> int | None:
         return None if self.seed is None else position_seed(self.seed, position)
 
+    def seed_of(self, places: Sequence[Place]) -> int | None:
+        """A request's. One serves all its rows, so that it is given for a single row only."""
+        return self.seed_at(places[0].position) if len(places) == 1 else None
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -120,6 +124,24 @@ class Request:
         """Each row's own place."""
         before, position = list(self.place.tokens), self.place.position
         return [Place([*before, *self.drafted[:more]], position + more) for more in range(self.first, self.end)]
+
+
+def seeded(seed: int | None) -> dict[str, int]:
+    """The field that every engine has for it."""
+    return {} if seed is None else {"seed": seed}
+
+
+def sampling_fields(options: SamplingOptions, *, top_k: int) -> dict[str, Any]:
+    """The sampling options by the names that vLLM, SGLang and TensorRT-LLM share; their words for no `top_k` differ."""
+    return {
+        "temperature": options.temperature,
+        "top_k": top_k,
+        "top_p": options.top_p,
+        "min_p": options.min_p,
+        "repetition_penalty": options.repeat_penalty,
+        "presence_penalty": options.presence_penalty,
+        "frequency_penalty": options.frequency_penalty,
+    }
 
 
 class Engine(Protocol):

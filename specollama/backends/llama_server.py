@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from specollama.backends.chat_stream import chat_stream, chat_tokens, models_of
 from specollama.backends.connection import Connection, Kind
-from specollama.backends.engine import REPLACEMENT, Capabilities, Drawn, Draws, Facts, Place, Request, Written
+from specollama.backends.engine import REPLACEMENT, Capabilities, Drawn, Draws, Facts, Place, Request, Written, seeded
 from specollama.backends.spelling import Separated
 from specollama.errors import ModelMissing
 from specollama.types import DoneReason, SamplingOptions, Token
@@ -216,13 +216,12 @@ def completion_body(prompt: str | list[int], options: SamplingOptions) -> dict[s
         "n_predict": options.num_predict if options.num_predict > 0 else -1,
         **sampling(options),
         "stop": list(options.stop),
-        **({} if options.seed is None else {"seed": options.seed}),
+        **seeded(options.seed),
     }
 
 
 def rows_body(places: Sequence[Place], draws: Draws) -> dict[str, Any]:
-    """One request for all rows. One seed serves them all, so that it is given for a single row only."""
-    seed = draws.seed_at(places[0].position) if len(places) == 1 else None
+    """One request for all rows."""
     return {
         "prompt": [list(place.tokens) for place in places],
         "n_predict": 1,
@@ -233,5 +232,5 @@ def rows_body(places: Sequence[Place], draws: Draws) -> dict[str, Any]:
         # else each answer has the whole prompt as text, and all settings
         "response_fields": ["index", "content", "tokens", "stop_type", "completion_probabilities"],
         **sampling(draws.options),
-        **({} if seed is None else {"seed": seed}),
+        **seeded(draws.seed_of(places)),
     }

@@ -16,7 +16,17 @@ from pydantic import BaseModel
 
 from specollama.backends.chat_stream import chat_stream, chat_tokens, finished, model_of
 from specollama.backends.connection import Connection, Kind
-from specollama.backends.engine import REPLACEMENT, Capabilities, Drawn, Draws, Facts, Place, Request, Written
+from specollama.backends.engine import (
+    REPLACEMENT,
+    Capabilities,
+    Drawn,
+    Draws,
+    Facts,
+    Place,
+    Request,
+    Written,
+    sampling_fields,
+)
 from specollama.types import SamplingOptions, Token
 
 _TOP = 2  # most probable tokens shown with a row: the best, and the one that it may be tied with
@@ -170,15 +180,7 @@ class _Answer(BaseModel):
 
 def sampling(options: SamplingOptions) -> dict[str, Any]:
     """The sampling options by SGLang's names; -1 is its word for no top_k."""
-    return {
-        "temperature": options.temperature,
-        "top_k": options.top_k if options.top_k > 0 else -1,
-        "top_p": options.top_p,
-        "min_p": options.min_p,
-        "repetition_penalty": options.repeat_penalty,
-        "presence_penalty": options.presence_penalty,
-        "frequency_penalty": options.frequency_penalty,
-    }
+    return sampling_fields(options, top_k=options.top_k if options.top_k > 0 else -1)
 
 
 def one_pass_body(request: Request, draws: Draws) -> dict[str, Any]:

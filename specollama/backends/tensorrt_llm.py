@@ -15,12 +15,23 @@ from typing import Any
 from pydantic import BaseModel
 
 from specollama.backends.chat_stream import chat_stream, chat_tokens, model_of
-from specollama.backends.completions import Choice, Completion, completion_stream, in_prompt_order
+from specollama.backends.completions import Choice, Completion, completion_stream, in_prompt_order, rows_body
 from specollama.backends.connection import Connection, Kind
-from specollama.backends.engine import REPLACEMENT, Capabilities, Drawn, Draws, Facts, Place, Request, Written
+from specollama.backends.engine import (
+    REPLACEMENT,
+    Capabilities,
+    Drawn,
+    Draws,
+    Facts,
+    Place,
+    Request,
+    Written,
+    sampling_fields,
+)
 from specollama.errors import Refused
 from specollama.types import SamplingOptions
 
+_SHOWN = {"logprobs": 1, "detokenize": False}
 _MARKER = re.compile(r"<\|[^|]*\|>|</?s>|<(pad|unk|bos|eos)>")  # control tokens: a reply doesn't show them
 
 
@@ -59,7 +70,9 @@ class TensorRTLLM(Connection):
 
     async def rows(self, request: Request, draws: Draws) -> list[Drawn | None]:
         places = request.places()
-        answer = await self.post("/v1/completions", rows_body(self.model, places, draws), Completion)
+        answer = await self.post(
+            "/v1/completions", rows_body(self.model, places, draws, {**sampling(draws.options), **_SHOWN}), Completion
+        )
         return [_drawn(choice) for choice in in_prompt_order(self, answer, len(places))]
 
     def stream(self, place: Place, limit: int | None, draws: Draws) -> AsyncGenerator[Written, None]:
@@ -101,26 +114,4 @@ def _drawn(choice: Choice) -> Drawn | None:
 
 def sampling(options: SamplingOptions) -> dict[str, Any]:
     """The sampling options by TensorRT-LLM's names; 0 is its word for no top_k."""
-    return {
-        "temperature": options.temperature,
-        "top_k": 1 if options.greedy else max(0, options.top_k),
-        "top_p": options.top_p,
-        "min_p": options.min_p,
-        "repetition_penalty": options.repeat_penalty,
-        "presence_penalty": options.presence_penalty,
-        "frequency_penalty": options.frequency_penalty,
-    }
-
-
-def rows_body(model: str, places: Sequence[Place], draws: Draws) -> dict[str, Any]:
-    """One request for all rows. One seed serves them all, so that it is given for a single row only."""
-    seed = draws.seed_at(places[0].position) if len(places) == 1 else None
-    return {
-        "model": model,
-        "prompt": [list(place.tokens) for place in places],
-        "max_tokens": 1,
-        "logprobs": 1,
-        "detokenize": False,
-        **sampling(draws.options),
-        **({} if seed is None else {"seed": seed}),
-    }
+    return sampling_fields(options, top_k=1 if options.greedy else max(0, options.top_k))

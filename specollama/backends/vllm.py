@@ -13,13 +13,24 @@ from typing import Any
 from pydantic import BaseModel
 
 from specollama.backends.chat_stream import chat_stream, chat_tokens, model_of
-from specollama.backends.completions import Choice, Completion, completion_stream, in_prompt_order
+from specollama.backends.completions import Choice, Completion, completion_stream, in_prompt_order, rows_body
 from specollama.backends.connection import Connection, Kind
-from specollama.backends.engine import REPLACEMENT, Capabilities, Drawn, Draws, Facts, Place, Request, Written
+from specollama.backends.engine import (
+    REPLACEMENT,
+    Capabilities,
+    Drawn,
+    Draws,
+    Facts,
+    Place,
+    Request,
+    Written,
+    sampling_fields,
+)
 from specollama.backends.spelling import Separated
 from specollama.types import SamplingOptions, Token
 
 _TOP = 2  # most probable tokens shown with a row: what a near-tie is told by
+_SHOWN = {"logprobs": _TOP, "return_tokens_as_token_ids": True}
 _PREFIX = "token_id:"
 
 
@@ -51,7 +62,9 @@ class VLLM(Connection):
 
     async def rows(self, request: Request, draws: Draws) -> list[Drawn | None]:
         places = request.places()
-        answer = await self.post("/v1/completions", rows_body(self.model, places, draws), Completion)
+        answer = await self.post(
+            "/v1/completions", rows_body(self.model, places, draws, {**sampling(draws.options), **_SHOWN}), Completion
+        )
         return [self._drawn(choice) for choice in in_prompt_order(self, answer, len(places))]
 
     def stream(self, place: Place, limit: int | None, draws: Draws) -> AsyncGenerator[Written, None]:
@@ -99,26 +112,4 @@ class _Printed(BaseModel):
 
 def sampling(options: SamplingOptions) -> dict[str, Any]:
     """The sampling options by vLLM's names. Its penalties have no window: they count all tokens."""
-    return {
-        "temperature": options.temperature,
-        "top_k": options.top_k if options.top_k > 0 else -1,
-        "top_p": options.top_p,
-        "min_p": options.min_p,
-        "repetition_penalty": options.repeat_penalty,
-        "presence_penalty": options.presence_penalty,
-        "frequency_penalty": options.frequency_penalty,
-    }
-
-
-def rows_body(model: str, places: Sequence[Place], draws: Draws) -> dict[str, Any]:
-    """One request for all rows. One seed serves them all, so that it is given for a single row only."""
-    seed = draws.seed_at(places[0].position) if len(places) == 1 else None
-    return {
-        "model": model,
-        "prompt": [list(place.tokens) for place in places],
-        "max_tokens": 1,
-        "logprobs": _TOP,
-        "return_tokens_as_token_ids": True,
-        **sampling(draws.options),
-        **({} if seed is None else {"seed": seed}),
-    }
+    return sampling_fields(options, top_k=options.top_k if options.top_k > 0 else -1)
