@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import signal
@@ -10,6 +11,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+
+import pytest
+
+from specollama.cli import main
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +25,21 @@ class Outcome:
 
 
 Call = Callable[..., Outcome]
+
+
+def caller(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Calls `specollama` in this process. `piped`: what comes on stdin; None: stdin is closed."""
+
+    def call(*arguments: str, piped: str | None = "") -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["specollama", *arguments])
+        monkeypatch.setattr(sys, "stdin", None if piped is None else io.StringIO(piped))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        shown = capsys.readouterr()
+        return Outcome(int(end.value.code or 0), shown.out, shown.err)
+
+    return call
 
 
 def pair_flags(url: str, *, route: str = "greedy", temperature: float = 0) -> list[str]:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from pathlib import Path
 
 import pytest
-from calls import Call, Outcome, pair_flags
-
-from specollama.cli import main
+from calls import Call, caller, pair_flags
 
 SETTING_VARIABLES = ("OLLAMA_HOST", "SPECOLLAMA_CONFIG", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "PYTHONIOENCODING")
 
@@ -25,18 +21,7 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Calls `specollama` in this process. `piped`: what comes on stdin; None: stdin is closed."""
-
-    def call(*arguments: str, piped: str | None = "") -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["specollama", *arguments])
-        monkeypatch.setattr(sys, "stdin", None if piped is None else io.StringIO(piped))
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as end:
-            main()
-        shown = capsys.readouterr()
-        return Outcome(int(end.value.code or 0), shown.out, shown.err)
-
-    return call
+    return caller(monkeypatch, capsys)
 
 
 @pytest.fixture

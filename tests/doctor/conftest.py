@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 from collections.abc import Callable
@@ -13,9 +12,8 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "backends"))
 sys.path.append(str(Path(__file__).parents[1] / "cli"))
 
-from calls import Call, Outcome
+from calls import Call, caller
 
-from specollama.cli import main
 from specollama.embedded.models import default_models
 
 
@@ -37,18 +35,7 @@ def places(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Calls `specollama` in this process."""
-
-    def call(*arguments: str) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["specollama", *arguments])
-        monkeypatch.setattr(sys, "stdin", io.StringIO())
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as end:
-            main()
-        shown = capsys.readouterr()
-        return Outcome(int(end.value.code or 0), shown.out, shown.err)
-
-    return call
+    return caller(monkeypatch, capsys)
 
 
 @pytest.fixture
