@@ -11,27 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 from specollama.backends import store
 from specollama.backends.facts import Model, context_length
-from specollama.backends.ollama import OllamaDrafter, RetokenisedDrafter
-from specollama.backends.sources import ServedDrafter
-from specollama.backends.vocabulary import LlamaVocabulary, offloads_to_gpu
+from specollama.backends.vocabulary import offloads_to_gpu
 from specollama.checks import Ask, obstacle_alone, why_off
 from specollama.config import DraftRef, FileRef, Lookup, ModelRef, PairSettings
-from specollama.engine.ahead import DraftAhead, OverlappedTarget
+from specollama.engine.ahead import OverlappedTarget
 from specollama.engine.rounds import Watcher
 from specollama.errors import EndpointError, MissingPackage, RunError, UnsupportedPair
 from specollama.events import thinking_apart
-from specollama.hosts import apart
-from specollama.plan import LocalPlan, requests_for
+from specollama.plan import LocalPlan, drafting_ahead, served
 from specollama.prompts import own_prompt
 from specollama.sampling import effective
 from specollama.stats import Event, Status
-from specollama.types import Route, Rule, SamplingOptions
+from specollama.types import Route, SamplingOptions
 from specollama.wire import RunningModel
 
 if TYPE_CHECKING:
     from specollama.opened import OpenedPair
 
 _NEEDED, _TRACED = 2, 5  # most probable tokens told at each place: for a comparison, and for a trace
+_HERE = "http://localhost"  # where the target is
 _GPU_DEVICES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 
 
@@ -189,11 +187,11 @@ async def speculated_here(
     """The events of a reply by models that are opened here. Close it to stop. `watch` is told of each round."""
     opened = plan.opened
     async with opened.alone:
-        others = [served(model, plan.sampling, settings, opened.target.vocabulary) for model in plan.others]
+        others = [served(model, plan.sampling, settings, _HERE, opened.target.vocabulary) for model in plan.others]
         shown = _TRACED if watch else _NEEDED
         speculation = opened.speculation(plan.prompt, plan.sampling, settings, others, shown)
         speculation.watch = watch
-        ahead = [other.drafter for other in others if isinstance(other.drafter, DraftAhead)]
+        ahead = drafting_ahead(others)
         speculation.target = OverlappedTarget(speculation.target, ahead)
         off = why_off(settings)
         words = "; ".join([off or f"local, lookahead {speculation.lookahead}", *plan.notices])
@@ -205,15 +203,3 @@ async def speculated_here(
             events = await stack.enter_async_context(aclosing(speculation.events()))
             async for event in thinking_apart(events, plan.prompt, plan.thinks):
                 yield event
-
-
-def served(
-    model: Model, sampling: SamplingOptions, settings: PairSettings, vocabulary: LlamaVocabulary
-) -> ServedDrafter:
-    """A draft model on its own server, for a target that is opened here: it drafts by text."""
-    requests = requests_for(model, sampling, settings.options, settings)
-    ollama = OllamaDrafter(model.server, requests, rule=Rule.MATCH, seed=0, row_tokens=model.row_tokens)
-    drafter = RetokenisedDrafter(ollama, vocabulary)
-    elsewhere = apart(model.server.url, "http://localhost")
-    ahead = elsewhere if settings.draft_ahead is None else settings.draft_ahead
-    return ServedDrafter(model.name, DraftAhead(drafter) if ahead else drafter)

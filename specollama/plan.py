@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,8 @@ from specollama.backends.ollama import (
 )
 from specollama.backends.probe import Probe
 from specollama.backends.requests import Requests
+from specollama.backends.sources import ServedDrafter
+from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.backends.watch import Watch, WatchedTarget
 from specollama.checks import Tokenizers
 from specollama.config import PairSettings
@@ -96,6 +98,30 @@ def requests_for(
     return Requests(model.name, sampling, passed_on(options), settings.keep_alive)
 
 
+def served(
+    model: Model,
+    sampling: SamplingOptions,
+    settings: PairSettings,
+    target: str,
+    vocabulary: LlamaVocabulary | None = None,
+) -> ServedDrafter:
+    """A draft model on its own server, for a target that a planner drafts for. `target`: a URL of its machine.
+
+    `vocabulary`: the target's, where drafts are to come in its tokens.
+    """
+    requests = requests_for(model, sampling, settings.options, settings)
+    drafter: Drafter = OllamaDrafter(model.server, requests, rule=Rule.MATCH, seed=0, row_tokens=model.row_tokens)
+    if vocabulary is not None:
+        drafter = RetokenisedDrafter(drafter, vocabulary)
+    ahead = _ahead(settings, target, model.server.url)
+    return ServedDrafter(model.name, DraftAhead(drafter) if ahead else drafter)
+
+
+def drafting_ahead(drafters: Iterable[ServedDrafter]) -> list[DraftAhead]:
+    """Those of them that draft while the target verifies."""
+    return [each.drafter for each in drafters if isinstance(each.drafter, DraftAhead)]
+
+
 def patience(plan: Plan, settings: PairSettings) -> Patience | None:
     """None where a person asked for speculation whatever it brings, or for a reply that no clock decides on."""
     if plan.route is Route.GREEDY or settings.lookahead != "auto":
@@ -126,8 +152,12 @@ def drafts_ahead(plan: Plan, settings: PairSettings) -> bool:
     """Whether drafting goes on while the target verifies: where the two don't take each other's time."""
     if plan.rule is Rule.REJECTION or plan.route is Route.GREEDY:
         return False
-    apart_here = apart(plan.target.server.url, plan.draft.server.url)
-    return apart_here if settings.draft_ahead is None else settings.draft_ahead
+    return _ahead(settings, plan.target.server.url, plan.draft.server.url)
+
+
+def _ahead(settings: PairSettings, target: str, draft: str) -> bool:
+    """As it is set, else where these URLs are of different machines."""
+    return apart(target, draft) if settings.draft_ahead is None else settings.draft_ahead
 
 
 async def sides(plan: Plan, settings: PairSettings, watch: Watch, stack: AsyncExitStack) -> tuple[Target, Drafter]:

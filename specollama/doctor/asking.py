@@ -34,12 +34,11 @@ class Fared:
     forecasts: list[Forecast] = field(default_factory=list)
     plain: set[str] = field(default_factory=set)  # why replies weren't drafted for
 
-    def add(self, stats: Stats) -> None:
-        self.tested += stats.tested
-        self.accepted += stats.accepted
-        self.forecasts += stats.forecasts
-        if stats.reason:
-            self.plain.add(stats.reason)
+    def add(self, fared: Fared) -> None:
+        self.tested += fared.tested
+        self.accepted += fared.accepted
+        self.forecasts += fared.forecasts
+        self.plain |= fared.plain
 
     @property
     def quality(self) -> Quality | None:
@@ -51,17 +50,13 @@ class PairQuality:
     """All kinds, their sum, and the routes."""
 
     kinds: Mapping[str, Fared]
+    all: Fared
     routes: Sequence[RouteFinding]
 
-    @property
-    def all(self) -> Fared:
-        whole = Fared()
-        for kind in self.kinds.values():
-            whole.tested += kind.tested
-            whole.accepted += kind.accepted
-            whole.forecasts += kind.forecasts
-            whole.plain |= kind.plain
-        return whole
+
+def of_reply(stats: Stats) -> Fared:
+    """The drafts of one reply."""
+    return Fared(stats.tested, stats.accepted, stats.forecasts, {stats.reason} - {""})
 
 
 async def pair_quality(
@@ -71,19 +66,20 @@ async def pair_quality(
 
     Raises EndpointError and RunError as a reply does, RunError when nothing was drafted.
     """
-    kinds = dict[str, Fared]()
+    kinds, whole = dict[str, Fared](), Fared()
     async with Pair(settings, environ) as pair:
         for number, prompt in enumerate(prompts, start=1):
             note(f"{number}/{len(prompts)} {prompt.id}")
             asked = Conversation([Message(role="user", content=prompt.turns[0])], {"num_predict": num_predict})
             async with aclosing(pair.reply(asked)) as events:
-                kinds.setdefault(prompt.category, Fared()).add((await collect(events)).stats)
-    whole = PairQuality(kinds, ()).all
+                reply = of_reply((await collect(events)).stats)
+            kinds.setdefault(prompt.category, Fared()).add(reply)
+            whole.add(reply)
     if not whole.tested:
         raise RunError(f"nothing was drafted: {'; '.join(sorted(whole.plain)) or _WORTHLESS}")
     found = await examine(settings, environ, note=note)
     routes = expectations(acceptance(whole), found.local, found.lanes, found.native, found.asked_lanes)
-    return PairQuality(kinds, routes)
+    return PairQuality(kinds, whole, routes)
 
 
 def acceptance(fared: Fared) -> Acceptance:

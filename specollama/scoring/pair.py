@@ -11,20 +11,17 @@ from specollama.backends import costs, worker
 from specollama.backends.base import Drafter
 from specollama.backends.chat_template import rendered
 from specollama.backends.engine import Engine, Facts
-from specollama.backends.facts import Model, passed_on
+from specollama.backends.facts import Model
 from specollama.backends.lexicon import Lexicon
-from specollama.backends.ollama import OllamaDrafter
-from specollama.backends.requests import Requests
 from specollama.backends.sampler import Sampler
-from specollama.backends.sources import ServedDrafter
 from specollama.backends.store import refuse_unreadable
 from specollama.backends.tokenizers import vocabulary_of
 from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.config import FileRef, Lookup, ModelRef, PairSettings
 from specollama.drafting import Drafting, Opening, load_options, lookahead_of
 from specollama.engine.ahead import DraftAhead
-from specollama.hosts import apart
 from specollama.lookahead import Lookahead
+from specollama.plan import drafting_ahead, served
 from specollama.planner import CostCurve
 from specollama.prompts import without_begin_marker
 from specollama.scoring.measuring import costs_key, measure
@@ -134,7 +131,7 @@ class ScoringPair:
     def planned(self, settings: PairSettings, sampling: SamplingOptions, tokens: list[int], most: int) -> Planned:
         """For one reply. `tokens`: of all its text, to which the target adds; `most`: to be drafted in a round."""
         rule = Rule.GREEDY if sampling.greedy else Rule.MATCH
-        others = [self._other(self.served, sampling, settings)] if self.served else []
+        others = [served(self.served, sampling, settings, self.place)] if self.served else []
         known = self.measured
         planner = self.drafting.planner(
             CostCurve(dict(known.passes) if known else dict(_UNMEASURED)), rule, sampling, others
@@ -145,15 +142,7 @@ class ScoringPair:
         # The engine draws by itself: what it is likeliest to draw is the best guess.
         guessing = Sampler(replace(sampling, temperature=0.0), 0)
         drafter = self.drafting.drafter(planner, guessing, tokens, self.lexicon.text, others)
-        ahead = [other.drafter for other in others if isinstance(other.drafter, DraftAhead)]
-        return Planned(drafter, lookahead, rule, ahead)
-
-    def _other(self, model: Model, sampling: SamplingOptions, settings: PairSettings) -> ServedDrafter:
-        requests = Requests(model.name, sampling, passed_on(settings.options), settings.keep_alive)
-        ollama = OllamaDrafter(model.server, requests, rule=Rule.MATCH, seed=0, row_tokens=model.row_tokens)
-        elsewhere = apart(model.server.url, self.place)
-        ahead = elsewhere if settings.draft_ahead is None else settings.draft_ahead
-        return ServedDrafter(model.name, DraftAhead(ollama) if ahead else ollama)
+        return Planned(drafter, lookahead, rule, drafting_ahead(others))
 
 
 async def open_pair(engine: Engine, kind: str, target: ModelRef, settings: PairSettings) -> ScoringPair:

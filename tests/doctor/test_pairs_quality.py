@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from calls import Call
 
-from specollama.doctor.asking import Fared, PairQuality, acceptance
+from specollama.doctor.asking import Fared, acceptance, of_reply
 from specollama.doctor.routes import ASSUMED
 from specollama.speedup import always
 from specollama.stats import Forecast, Stats
@@ -24,10 +24,10 @@ def test_what_is_expected_rests_on_forecasts_where_there_are_any() -> None:
 
 
 def test_kinds_add_up() -> None:
-    fared = Fared()
-    fared.add(Stats(tested=5, accepted=4, forecasts=[Forecast(0.5, True)]))
-    fared.add(Stats(reason="lookahead is 0"))
-    whole = PairQuality({"a": fared, "b": Fared(1, 1)}, ()).all
+    whole = Fared()
+    whole.add(of_reply(Stats(tested=5, accepted=4, forecasts=[Forecast(0.5, True)])))
+    whole.add(of_reply(Stats(reason="lookahead is 0")))
+    whole.add(Fared(1, 1))
     assert (whole.tested, whole.accepted, len(whole.forecasts), whole.plain) == (6, 5, 1, {"lookahead is 0"})
 
 
