@@ -93,7 +93,7 @@ def _messages(message: Any) -> Iterator[Json]:
     if isinstance(reasoning := message.get("reasoning"), str) and reasoning:
         said["thinking"] = reasoning
     if calls := message.get("tool_calls"):
-        said["tool_calls"] = [_native_call(call) for call in calls]
+        said["tool_calls"] = _native_calls(calls)
     for ours, theirs in (("tool_call_id", "tool_call_id"), ("tool_name", "name")):
         if message.get(theirs):
             said[ours] = message[theirs]
@@ -109,6 +109,12 @@ def _part(part: Any) -> Json:
     if isinstance(url, str) and (image := _IMAGE.fullmatch(url)):
         return {"content": "", "images": [image[1]]}
     raise Untranslatable
+
+
+def _native_calls(calls: Any) -> list[Json]:
+    if not isinstance(calls, list):
+        raise Untranslatable
+    return [_native_call(call) for call in calls]
 
 
 def _native_call(call: Any) -> Json:

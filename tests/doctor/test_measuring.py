@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -34,6 +34,14 @@ async def measured(url: str, target: str = "target") -> LanesFinding:
         return await measure_lanes(requests_of(settings, ours, ours), ours, requests_of(settings, theirs, ours), theirs)
 
 
+async def looked(url: str, right: Callable[[LanesFinding], bool]) -> LanesFinding:
+    """Another program's work may look like a pass: what is found in one of three looks is enough."""
+    for _ in range(2):
+        if right(found := await measured(url)):
+            return found
+    return await measured(url)
+
+
 @pytest.mark.parametrize(
     ("made", "unified"),
     [(PassingOllama(), True), (PassingOllama(unified=False), False), (PassingOllama(slots=1), None)],
@@ -42,7 +50,7 @@ async def test_slots_and_whether_they_share_passes_are_seen_by_the_time(
     made: PassingOllama, unified: bool | None
 ) -> None:
     with serving(made) as url:
-        found = await measured(url)
+        found = await looked(url, lambda found: found.slots > made.slots / 2 and found.unified is unified)
     assert made.slots / 2 < found.slots <= made.slots, "the first of them begin a pass alone"
     assert found.unified is unified
     assert found.step > 0.9 * PASS
@@ -75,23 +83,16 @@ def real(models: dict[str, Path], settings: Settings) -> Iterator[str]:
 
 @pytest.mark.parametrize(("parallel", "unified"), [(8, False), (1, True)])
 async def test_a_real_engine_is_found_as_it_was_set_up(models: dict[str, Path], parallel: int, unified: bool) -> None:
-    """Another program's work may look like a pass: what is found in one of three looks is enough."""
+    is_so = None if parallel == 1 else unified
     with real(models, Settings(num_ctx=256, parallel=parallel, unified=unified)) as url:
-        await _found_as(url, parallel, None if parallel == 1 else unified)
-
-
-async def _found_as(url: str, slots: int, unified: bool | None) -> None:
-    seen = list[LanesFinding]()
-    while len(seen) < 3 and (not seen or seen[-1].unified is not unified):
-        seen.append(await measured(url))
-    last = seen[-1]
-    assert last.unified is unified, seen
-    assert (last.slots > 1) == (slots > 1)
-    assert last.slots <= slots
-    assert last.keeps
-    assert last.resident
-    assert last.logprobs
-    assert not last.itself
+        found = await looked(url, lambda found: found.unified is is_so and (found.slots > 1) == (parallel > 1))
+    assert found.unified is is_so
+    assert (found.slots > 1) == (parallel > 1)
+    assert found.slots <= parallel
+    assert found.keeps
+    assert found.resident
+    assert found.logprobs
+    assert not found.itself
 
 
 # The command

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import httpx
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from scripted_ollama import ScriptedModel, ScriptedOllama, pieces
 
 from specollama.proxy.openai_shapes import Shaper, Untranslatable, chat_body, completion_body
@@ -16,6 +19,15 @@ Through = Callable[..., httpx.Client]
 Up = Callable[[Any], str]
 HELLO = [{"role": "user", "content": "Hello."}]
 DEFAULTS = {"temperature": 1.0, "top_p": 1.0}
+
+FIELDS = ("model", "messages", "prompt", "suffix", "stop", "response_format", "reasoning", "reasoning_effort")
+MORE = ("stream", "tools", "logprobs", "max_tokens", "max_completion_tokens", "temperature", "options")
+scalars = st.none() | st.booleans() | st.integers(-3, 40) | st.floats() | st.text(max_size=8)
+keys = st.sampled_from(["function", "name", "arguments", "type", "text", "image_url", "url", "json_schema", "effort"])
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3), max_leaves=6
+)
+turns = st.dictionaries(st.sampled_from(["role", "content", "reasoning", "tool_calls", "tool_call_id", "name"]), values)
 
 
 @pytest.mark.parametrize(
@@ -102,11 +114,20 @@ def test_messages_as_ollama_has_them(message: dict[str, Any], expected: list[dic
         {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}]},
         {"role": "assistant", "tool_calls": [{"function": {"name": "clock", "arguments": "{"}}]},
         {"role": "assistant", "tool_calls": [3]},
+        {"role": "assistant", "tool_calls": 1.5},
     ],
 )
 def test_what_ollamas_own_api_can_not_say_is_left_to_the_targets_server(message: Any) -> None:
     with pytest.raises(Untranslatable):
         chat_body({"model": "duo", "messages": [message]}, {})
+
+
+@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(asked=st.dictionaries(st.sampled_from([*FIELDS, *MORE]), values | st.lists(turns, max_size=3), max_size=6))
+def test_whatever_is_asked_is_translated_or_left_to_the_targets_server(asked: dict[str, Any]) -> None:
+    for translate in (chat_body, completion_body):
+        with suppress(Untranslatable):
+            assert translate(asked, {})["stream"] in (True, False)
 
 
 def test_a_completion_as_ollama_is_asked() -> None:

@@ -19,6 +19,8 @@ from serving import Stage, serving
 from specollama.embedded.models import default_models
 from specollama.embedded.serve import Running, Settings, serve_models
 
+pytest.register_assert_rewrite("hearing")  # so that a text which isn't plain's is shown
+
 
 @pytest.fixture(scope="session")
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

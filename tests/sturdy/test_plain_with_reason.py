@@ -272,7 +272,7 @@ async def test_C32_a_reply_that_reaches_the_context_goes_on_as_the_target_alone(
         return line if exact else {**line, "model_info": {}}
 
     url = serve(Misbehaving(short.url, Changed(unknown, lambda call: call.path == "/api/show")))
-    asked = question("Count to a hundred.", num_predict=80, stop=[])
+    asked = question("Name all the letters.", num_predict=80, stop=[])  # no near-ties
     heard = await hear(replace(of_short(url, Route.LANES), lookahead=lookahead), asked)
     plain = await hear(of_short(short.url, Route.PLAIN), asked)
     heard.faithful(plain.text)

@@ -28,11 +28,13 @@ def thinking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield server
 
 
+QUESTION = "Name a color."  # at no token of whose answers, thinking or not, the target is in two minds
+
 THOUGHTS = [
     (role, content)
     for colour in ("red", "blue", "green", "white")
     for role, content in (
-        ("user", "Name a colour."),
+        ("user", QUESTION),
         ("assistant", f"<think>\nI like {colour}.\n</think>\n\nThe colour is {colour}."),
     )
 ]
@@ -41,7 +43,7 @@ THOUGHTS = [
 
 async def told(server: Running, target: str, route: Route, think: bool | None, *, limit: int = 40) -> Heard:
     chosen = settings(server.url, route=route)
-    messages = [Message(role=role, content=content) for role, content in [*THOUGHTS, ("user", "Name a colour.")]]
+    messages = [Message(role=role, content=content) for role, content in [*THOUGHTS, ("user", QUESTION)]]
     asked = Conversation(messages, {"temperature": 0, "num_predict": limit}, think=think)
     return await hear(replace(chosen, target=replace(chosen.target, model=target)), asked)
 
