@@ -175,10 +175,12 @@ def why_not_split(target: Model, vocabulary: LlamaVocabulary | None) -> str | No
     return None if OPENING + CLOSING in shown else f"{target.name} marks its thinking with control tokens"
 
 
-def compared(target: LlamaVocabulary | Exception, draft: LlamaVocabulary | Exception) -> Tokenizers:
-    """Both tokenizers beside each other; an exception says why one isn't there."""
+def compared(target: LlamaVocabulary | Exception, draft: LlamaVocabulary | Exception | None) -> Tokenizers:
+    """Both tokenizers beside each other; an exception says why one isn't there. None: no model drafts."""
     if isinstance(target, Exception):
         return Tokenizers(why_not_exact=str(target))
+    if draft is None:
+        return Tokenizers(target)
     if isinstance(draft, Exception):
         return Tokenizers(target, difference=f"the draft's isn't known: {draft}")
     token = first_difference(draft.tokens(), target.tokens())
@@ -188,7 +190,9 @@ def compared(target: LlamaVocabulary | Exception, draft: LlamaVocabulary | Excep
     return Tokenizers(target, difference=f"token {token} is {ours!r} for the target and {theirs!r} for the draft")
 
 
-def choose_rule(asked: Rule, options: SamplingOptions, target: Model, draft: Model, tokenizers: Tokenizers) -> Rule:
+def choose_rule(
+    asked: Rule, options: SamplingOptions, target: Model, draft: Model | None, tokenizers: Tokenizers
+) -> Rule:
     """The rule of a reply: greedy at temperature 0, else rejection where it is exact, else match.
 
     With a seed it is match, so that the reply doesn't depend on what was drafted. Raises UnsupportedPair when
@@ -202,7 +206,11 @@ def choose_rule(asked: Rule, options: SamplingOptions, target: Model, draft: Mod
     return Rule.MATCH if asked is Rule.MATCH or obstacle else Rule.REJECTION
 
 
-def _rejection_obstacle(options: SamplingOptions, target: Model, draft: Model, tokenizers: Tokenizers) -> str | None:
+def _rejection_obstacle(
+    options: SamplingOptions, target: Model, draft: Model | None, tokenizers: Tokenizers
+) -> str | None:
+    if draft is None:
+        return "prompt lookup draws from nothing that could be compared"
     if options.seed is not None:
         return "a seed asks for a reply that doesn't depend on the draft"
     if options.penalised:

@@ -18,7 +18,7 @@ from typing import Any, Literal, NoReturn, TypedDict, Unpack
 import platformdirs
 
 from specollama.errors import ConfigError, one_line
-from specollama.hosts import Endpoint, resolve_host, server_url
+from specollama.hosts import Endpoint, parse_model_at, resolve_host, server_url
 from specollama.tables import (
     ConfigTable,
     ModelTable,
@@ -133,6 +133,11 @@ class PairSettings:
     def draft(self) -> ModelRef | None:
         """The draft model that a server has, where there is one."""
         return next((draft for draft in self.drafts if isinstance(draft, ModelRef)), None)
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether what was written before is proposed again: as it is set, else beside the only drafter."""
+        return Lookup.LOOKUP in self.drafts or len(self.drafts) == 1
 
     def override(self, **flags: Unpack[Overrides]) -> PairSettings:
         """The settings with what the flags give in place; options are merged by name.
@@ -296,17 +301,6 @@ class Config:
         if not self.table.pairs:
             raise ConfigError(one_line(f"there is no pair {name}: {_first_steps(self.file)}"))
         raise ConfigError(one_line(f"{self.file}: there is no pair {name}{nearest(name, self.table.pairs)}"))
-
-
-def parse_model_at(text: str) -> tuple[str, str | None]:
-    """`MODEL` or `MODEL@SERVER` in its two parts; None where no server is named.
-
-    Raises ValueError when a part is empty, or the model holds white space.
-    """
-    model, found, server = text.strip().partition("@")
-    if not model or re.search(r"\s", model) or (found and not server):
-        raise ValueError("must be MODEL or MODEL@SERVER, as qwen2.5-coder:32b@http://tower:11434")
-    return model, server or None
 
 
 def adhoc_pair(

@@ -177,3 +177,14 @@ def local_port(url: str) -> int | None:
     host, _, port = rest.partition("/")[0].rpartition(":")
     here = host == "localhost" or (_is_ip(host.strip("[]")) and ip_address(host.strip("[]")).is_loopback)
     return int(port) if here else None
+
+
+def parse_model_at(text: str) -> tuple[str, str | None]:
+    """`MODEL` or `MODEL@SERVER` in its two parts; None where no server is named.
+
+    Raises ValueError when a part is empty, or the model holds white space.
+    """
+    model, found, server = text.strip().partition("@")
+    if not model or re.search(r"\s", model) or (found and not server):
+        raise ValueError("must be MODEL or MODEL@SERVER, as qwen2.5-coder:32b@http://tower:11434")
+    return model, server or None

@@ -13,7 +13,7 @@ from specollama.backends import store
 from specollama.backends.facts import Model, context_length
 from specollama.backends.vocabulary import offloads_to_gpu
 from specollama.checks import Ask, obstacle_alone, why_off
-from specollama.config import DraftRef, FileRef, Lookup, ModelRef, PairSettings
+from specollama.config import DraftRef, FileRef, ModelRef, PairSettings
 from specollama.engine.ahead import OverlappedTarget
 from specollama.engine.rounds import Watcher
 from specollama.errors import EndpointError, MissingPackage, RunError, UnsupportedPair
@@ -134,9 +134,8 @@ class LocalRoute:
         )
         more = (draft for draft in self.remaining if draft != settings.draft)
         notices += [f"{draft} doesn't draft: it isn't on this machine, and one served model does" for draft in more]
-        lookup = Lookup.LOOKUP in settings.drafts or len(settings.drafts) == 1
         loading = load_options(options, settings)
-        pair = await open_pair(weights, files, loading, lookup=lookup, requantize=settings.requantize)
+        pair = await open_pair(weights, files, loading, lookup=settings.looks_up, requantize=settings.requantize)
         pair.notices += notices
         return pair
 

@@ -19,7 +19,7 @@ from specollama.backends.facts import Model, context_length, describe, passed_on
 from specollama.backends.http import OllamaServer
 from specollama.backends.probe import probe_pair
 from specollama.backends.requests import Requests
-from specollama.backends.tokenizers import vocabulary_of
+from specollama.backends.tokenizers import vocabularies
 from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.checks import (
     Ask,
@@ -33,7 +33,7 @@ from specollama.checks import (
     why_off,
     why_plain,
 )
-from specollama.config import FileRef, Overrides, PairSettings, ollama_of
+from specollama.config import FileRef, Lookup, Overrides, PairSettings, ollama_of
 from specollama.engine.rounds import Watcher
 from specollama.errors import EndpointError, ModelMissing, Unreachable, UnsupportedPair
 from specollama.events import unless_nothing_came, written
@@ -303,9 +303,10 @@ class Pair:
         self, ask: Ask, options: Mapping[str, Any], sampling: SamplingOptions, target: Model, draft: Model | str
     ) -> Plan | str:
         """How the reply is going to be speculated, or why it isn't."""
-        if isinstance(draft, str):
+        model = draft if isinstance(draft, Model) else None
+        if isinstance(draft, str) and (self.settings.draft or Lookup.LOOKUP not in self.settings.drafts):
             return draft
-        tokenizers = await self.tokenizers(target, draft)
+        tokenizers = await self.tokenizers(target, model)
         if reason := why_not_split(target, tokenizers.target):
             return reason
         prompt = await self._prompt(ask, options, target, tokenizers.target)
@@ -317,14 +318,15 @@ class Pair:
             )
         plan = Plan(
             route=self.settings.route,
-            rule=choose_rule(self.settings.rule, sampling, target, draft, tokenizers),
+            rule=choose_rule(self.settings.rule, sampling, target, model, tokenizers),
             seed=secrets.randbits(31) if sampling.seed is None else sampling.seed,
             prompt=prompt,
             raw=ask.raw,
             target=target,
-            draft=draft,
+            draft=model,
+            lookup=self.settings.looks_up,
             target_requests=requests_for(target, sampling, options, self.settings),
-            draft_requests=requests_for(draft, sampling, options, self.settings),
+            draft_requests=requests_for(model, sampling, options, self.settings) if model else None,
             tokenizers=tokenizers,
             context_length=await context_length(target),
             lanes=self.settings.lanes or DEFAULT_LANES,
@@ -377,12 +379,12 @@ class Pair:
             async for event in written(chunks, stats):
                 yield event
 
-    async def tokenizers(self, target: Model, draft: Model) -> Tokenizers:
+    async def tokenizers(self, target: Model, draft: Model | None) -> Tokenizers:
         """Once for two models: the target's tokenizer, and whether the draft model's is the same."""
         async with self._known.comparing:
-            digests = target.digest, draft.digest
+            digests = target.digest, draft.digest if draft else ""
             if digests not in self._known.tokenizers:
-                ours, theirs = await asyncio.gather(vocabulary_of(target), vocabulary_of(draft))
+                ours, theirs = await vocabularies(target, draft)
                 known = compared(ours, theirs)
                 if known.target:
                     self._stack.callback(known.target.close)

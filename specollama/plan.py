@@ -12,6 +12,7 @@ from specollama.acceptance import position_seed
 from specollama.alignment import CountedCursor, ExactCursor
 from specollama.backends.base import Drafter, Target
 from specollama.backends.facts import Model, passed_on
+from specollama.backends.lookup import TextLookup
 from specollama.backends.ollama import (
     ContinuationTarget,
     LanesTarget,
@@ -20,7 +21,7 @@ from specollama.backends.ollama import (
 )
 from specollama.backends.probe import Probe
 from specollama.backends.requests import Requests
-from specollama.backends.sources import ServedDrafter
+from specollama.backends.sources import LookupFirst, ServedDrafter
 from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.backends.watch import Watch, WatchedTarget
 from specollama.checks import Tokenizers
@@ -43,19 +44,23 @@ _BEGIN_MARKERS = ("<s>", "<bos>", "<BOS_TOKEN>", "<|begin_of_text|>", "<|startof
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How one reply is speculated. `context_length`: the target's, in tokens; None where its server doesn't say."""
+    """How one reply is speculated. `context_length`: the target's, in tokens; None where its server doesn't say.
+
+    `draft` and what it is asked are None where prompt lookup drafts alone.
+    """
 
     route: Route
     rule: Rule
     prompt: str
     seed: int  # the base of the position seeds
     target: Model
-    draft: Model
+    draft: Model | None
     target_requests: Requests
-    draft_requests: Requests
+    draft_requests: Requests | None
     tokenizers: Tokenizers
     context_length: int | None
     lanes: int
+    lookup: bool = False  # what was written before is proposed again, ahead of the draft model
     raw: bool = False  # the prompt is the request's own, not rendered
     probe: Probe | None = None  # None: the route was forced, and nothing measured
 
@@ -150,7 +155,7 @@ def detail(plan: Plan, settings: PairSettings, lookahead: Lookahead) -> str:
 
 def drafts_ahead(plan: Plan, settings: PairSettings) -> bool:
     """Whether drafting goes on while the target verifies: where the two don't take each other's time."""
-    if plan.rule is Rule.REJECTION or plan.route is Route.GREEDY:
+    if plan.draft is None or plan.rule is Rule.REJECTION or plan.route is Route.GREEDY:
         return False
     return _ahead(settings, plan.target.server.url, plan.draft.server.url)
 
@@ -162,11 +167,14 @@ def _ahead(settings: PairSettings, target: str, draft: str) -> bool:
 
 async def sides(plan: Plan, settings: PairSettings, watch: Watch, stack: AsyncExitStack) -> tuple[Target, Drafter]:
     """The target and the drafter of a reply; `stack` closes them."""
-    target, drafting = await _verifier(plan, watch, stack), _drafter(plan, watch)
-    if not drafts_ahead(plan, settings):
-        return target, drafting
-    ahead = await stack.enter_async_context(aclosing(DraftAhead(drafting)))
-    return OverlappedTarget(target, [ahead]), ahead
+    target, drafter = await _verifier(plan, watch, stack), _model(plan, watch)
+    if drafter is not None and drafts_ahead(plan, settings):
+        ahead = await stack.enter_async_context(aclosing(DraftAhead(drafter)))
+        target, drafter = OverlappedTarget(target, [ahead]), ahead
+    if drafter is not None and not plan.lookup:
+        return target, drafter
+    exact = plan.tokenizers.target
+    return target, LookupFirst(RetokenisedDrafter(TextLookup(), exact) if exact else TextLookup(), drafter)
 
 
 async def _verifier(plan: Plan, watch: Watch, stack: AsyncExitStack) -> Target:
@@ -190,8 +198,10 @@ async def _verifier(plan: Plan, watch: Watch, stack: AsyncExitStack) -> Target:
     return WatchedTarget(lanes, watch)
 
 
-def _drafter(plan: Plan, watch: Watch) -> Drafter:
-    """The draft model, its drafts in the target's tokens."""
+def _model(plan: Plan, watch: Watch) -> Drafter | None:
+    """The draft model, if there is one, its drafts in the target's tokens."""
+    if plan.draft is None or plan.draft_requests is None:
+        return None
     tokenizers = plan.tokenizers
     ollama = OllamaDrafter(
         plan.draft.server,
@@ -245,6 +255,6 @@ async def speculated_by_requests(
 async def unload(plan: Plan) -> None:
     """After a reply whose models aren't to stay: best effort, since the reply is whole."""
     for model, requests in ((plan.target, plan.target_requests), (plan.draft, plan.draft_requests)):
-        if requests.unloads:
+        if model and requests and requests.unloads:
             with suppress(EndpointError):
                 await model.server.generate(requests.unload())

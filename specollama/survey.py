@@ -13,7 +13,7 @@ from specollama.backends.probe import Probe, cache_file, probe_pair, recall
 from specollama.backends.requests import Requests
 from specollama.backends.store import refuse_unreadable
 from specollama.checks import Conversation, Tokenizers, why_not_lanes, why_not_split, why_off, why_plain
-from specollama.config import FileRef, ModelRef, PairSettings
+from specollama.config import FileRef, Lookup, ModelRef, PairSettings
 from specollama.errors import EndpointError, RunError, Unreachable
 from specollama.local_route import target_file
 from specollama.pairs import DEFAULT_LANES, Pair
@@ -77,17 +77,17 @@ async def survey(settings: PairSettings, environ: Mapping[str, str], *, measure:
         if known_target is None and target.reachable and (scoring := await pair.scoring()):
             return await _of_engine(name, settings, pair, scoring, measure=measure)
         local = _local(settings, environ, known_target)
-        if settings.draft is None or pair.draft_server is None:
+        if settings.draft is None and Lookup.LOOKUP not in settings.drafts:
             route, reason = ("none", target.fault) if target.fault else local or (str(Route.PLAIN), "no draft model")
             return PairFinding(name, target, None, None, "no draft model", route, reason)
-        draft, known_draft = await _look(pair.draft_server, settings.draft.model)
-        if known_target is None or known_draft is None:
-            return _unusable(name, target, draft, target.fault or draft.fault)
+        draft, known_draft = await _drafting(settings, pair.draft_server)
+        if known_target is None or (draft and known_draft is None):
+            return _unusable(name, target, draft, target.fault or (draft.fault if draft else ""))
         tokenizers = await pair.tokenizers(known_target, known_draft)
         ours = requests_of(settings, known_target, known_target)
         probe = recall(cache_file(ours, known_target, known_draft))
         if measure:
-            theirs = requests_of(settings, known_draft, known_target)
+            theirs = requests_of(settings, known_draft, known_target) if known_draft else None
             probe = await probe_pair(ours, known_target, theirs, known_draft, patiently=True)
         route, reason = _route(settings, known_target, tokenizers, probe, local)
         timed = probe if isinstance(probe, Probe) else None
@@ -96,7 +96,7 @@ async def survey(settings: PairSettings, environ: Mapping[str, str], *, measure:
             target,
             draft,
             slots=timed.slots if timed else None,
-            tokenizers=said(tokenizers),
+            tokenizers=said(tokenizers) if draft else "no draft model",
             route=route,
             reason=reason,
             measured=timed.model_dump() if timed else None,
@@ -182,6 +182,13 @@ def _unusable(name: str, target: ModelFinding, draft: ModelFinding | None, reaso
     """Without its draft a pair runs plain; without its target it doesn't run."""
     route = "none" if target.fault else str(Route.PLAIN)
     return PairFinding(name, target, draft, slots=None, tokenizers="not known", route=route, reason=reason)
+
+
+async def _drafting(settings: PairSettings, server: OllamaServer | None) -> tuple[ModelFinding | None, Model | None]:
+    """The served draft model; nothing where prompt lookup drafts alone."""
+    if settings.draft is None or server is None:
+        return None, None
+    return await _look(server, settings.draft.model)
 
 
 async def _look(server: OllamaServer, model: str) -> tuple[ModelFinding, Model | None]:

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specollama import wire
-from specollama.config import Config, adhoc_pair, find_config, load_config, parse_model_at
+from specollama.config import Config, adhoc_pair, find_config, load_config
 from specollama.errors import ConfigError, UsageError
+from specollama.hosts import parse_model_at
 from specollama.tables import ConfigTable, OptionsTable, PairTable, Place, validated
 from specollama.types import Route, Rule
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +13,9 @@ from specollama.types import Draft, Token, Verdict
 LONGEST = 8  # tokens by which a place is found; from there on it is compared backwards
 _COMPARED = 64  # tokens
 _AFTER_CHANGE = 2.5  # tokens
+_SURE = 0.5  # of its first piece, from which a text is proposed where nothing else weighs what that is worth
+_UNSPACED = "\u2e80-\u9fff\uac00-\ud7af"  # characters of scripts that put no spaces between words
+_PIECE = re.compile(rf"\s*(?:[{_UNSPACED}]|(?:(?![{_UNSPACED}])\w)+|[^\w\s])|\s+$")
 
 
 @dataclass(slots=True)
@@ -104,6 +108,38 @@ class LookupDrafter:
             drafted.append(Token(shown, None, token))
         sure = tuple(confidence(streak + ahead) for ahead in range(len(drafted)))
         return Draft(tuple(drafted), (None,) * len(drafted), self.name, sure)
+
+    def learn(self, verdict: Verdict) -> None:
+        """What was written it reads the next time."""
+
+
+class TextLookup:
+    """Prompt lookup without a tokenizer: over words and signs, the last of which may be still being written.
+
+    It proposes where it is sure enough by itself, since a target that is reached by requests has no planner.
+    """
+
+    def __init__(self) -> None:
+        self._read = 0  # characters
+        self._numbers: dict[str, int] = {}  # pieces of text, each by the place where it is in `_texts`
+        self._texts: list[str] = []
+        self._written: list[int] = []
+        self._lookup = LookupDrafter(lambda text: self._written, self._texts.__getitem__)
+
+    async def propose(self, text: str, count: int) -> Draft:
+        *whole, begun = _PIECE.findall(text[self._read :]) or [""]
+        for piece in whole:
+            self._written.append(self._numbers.setdefault(piece, len(self._texts)))
+            self._texts += [piece] * (len(self._numbers) - len(self._texts))
+        self._read += sum(map(len, whole))
+        found = await self._lookup.propose(text, count + 1)
+        if not found.tokens or not found.text.startswith(begun):
+            return Draft()
+        rest = found.tokens[0].text.removeprefix(begun)
+        if (*found.confidence, 0.0)[not rest] < _SURE:
+            return Draft()
+        pieces = [rest] * bool(rest) + [token.text for token in found.tokens[1:]]
+        return Draft(tuple(map(Token, pieces[:count])), source=self._lookup.name)
 
     def learn(self, verdict: Verdict) -> None:
         """What was written it reads the next time."""

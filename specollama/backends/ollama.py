@@ -352,7 +352,7 @@ class RetokenisedDrafter:
     async def propose(self, text: str, count: int) -> Draft:
         draft = await self._drafter.propose(text, count)
         texts = retokenised(text, draft.text, self._vocabulary)
-        return Draft(tuple(Token(shown) for shown in texts[:count]))
+        return Draft(tuple(Token(shown) for shown in texts[:count]), source=draft.source)
 
     def learn(self, verdict: Verdict) -> None:
         self._drafter.learn(verdict)

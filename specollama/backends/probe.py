@@ -54,11 +54,11 @@ class Probe(BaseModel):
     equal_rows: float
     """The same when each needs but one token: a split cache shares passes then, and not otherwise."""
     draft: float
-    """The draft model, ROWS - 1 tokens."""
+    """The draft model, ROWS - 1 tokens; 0 without one."""
     slots: int
     """Requests that the target was seen to work on at once, at most ROWS."""
     resident: bool
-    """Both models stay in memory."""
+    """The models stay in memory, both at once."""
     holes: bool
     """Tokens come without log-probabilities: the server speculates by itself."""
     row_tokens: int
@@ -76,14 +76,19 @@ class Probe(BaseModel):
         return tokens * self.step / cost if cost > 0 else 0.0
 
 
-async def measure(target: Requests, target_model: Model, draft: Requests, draft_model: Model) -> Probe:
-    """Time a pair whose models are loaded. Raises EndpointError when a server fails."""
+async def measure(target: Requests, target_model: Model, draft: Requests | None, draft_model: Model | None) -> Probe:
+    """Time a pair whose models are loaded; the target alone where no model drafts.
+
+    Raises EndpointError when a server fails.
+    """
     round_trip, _ = await timed(target_model.server.version())
     alone = await target_model.server.generate(target.raw(_SAMPLE, num_predict=8, seed=0))
     _, first = await timed(rows_at_once(target, target_model, _round(0)))  # each slot reads its prompt
     rows, replies = await timed(rows_at_once(target, target_model, _round(ROWS)))
     equal_rows, _ = await timed(rows_at_once(target, target_model, _round(ROWS)))
-    drafting, _ = await timed(draft_model.server.generate(draft.raw(_SAMPLE, num_predict=ROWS - 1, seed=0)))
+    drafting = 0.0
+    if draft and draft_model:
+        drafting, _ = await timed(draft_model.server.generate(draft.raw(_SAMPLE, num_predict=ROWS - 1, seed=0)))
     return Probe(
         round_trip=round_trip,
         step=step_of(alone),
@@ -92,7 +97,7 @@ async def measure(target: Requests, target_model: Model, draft: Requests, draft_
         equal_rows=equal_rows,
         draft=drafting,
         slots=slots_seen(replies),
-        resident=await loaded(target_model) and await loaded(draft_model),
+        resident=await loaded(target_model) and (draft_model is None or await loaded(draft_model)),
         holes=has_holes(alone),
         row_tokens=2 if all(reply.done_reason == "length" and not reply.response for reply in replies) else 1,
     )
@@ -156,11 +161,12 @@ class _Kept(BaseModel):
     why_not: str = ""
 
 
-def cache_file(requests: Requests, target: Model, draft: Model) -> Path | None:
+def cache_file(requests: Requests, target: Model, draft: Model | None) -> Path | None:
     """Where the measurement of a pair is kept; None when a server doesn't tell a digest."""
-    if not target.digest or not draft.digest:
+    models = [model for model in (target, draft) if model]
+    if not all(model.digest for model in models):
         return None
-    parts = [f"{model.server.url} {model.version} {model.digest}" for model in (target, draft)]
+    parts = [f"{model.server.url} {model.version} {model.digest}" for model in models]
     parts.append(json.dumps(dict(requests.passed_on), sort_keys=True))
     name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
     return platformdirs.user_cache_path("specollama") / "probes" / f"{name}.json"
@@ -190,7 +196,7 @@ def keep(outcome: Probe | str, file: Path | None) -> None:
 
 
 async def probe_pair(
-    target: Requests, target_model: Model, draft: Requests, draft_model: Model, *, patiently: bool = False
+    target: Requests, target_model: Model, draft: Requests | None, draft_model: Model | None, *, patiently: bool = False
 ) -> Probe | str:
     """What was measured of the pair, now or within the last day, or why it could not be.
 
@@ -202,7 +208,11 @@ async def probe_pair(
         return known
     try:
         await asyncio.gather(
-            target_model.server.generate(target.load_only()), draft_model.server.generate(draft.load_only())
+            *(
+                model.server.generate(requests.load_only())
+                for model, requests in ((target_model, target), (draft_model, draft))
+                if model and requests
+            )
         )
         async with asyncio.timeout(limit):
             probe = await measure(target, target_model, draft, draft_model)

@@ -49,6 +49,23 @@ class ServedDrafter:
         self.drafter.learn(verdict)
 
 
+class LookupFirst:
+    """What prompt lookup proposes, and where it has nothing a draft of the model, if there is one."""
+
+    def __init__(self, lookup: Drafter, model: Drafter | None) -> None:
+        self._lookup = lookup
+        self._model = model
+
+    async def propose(self, text: str, count: int) -> Draft:
+        found = await self._lookup.propose(text, count)
+        return found if found.tokens or self._model is None else await self._model.propose(text, count)
+
+    def learn(self, verdict: Verdict) -> None:
+        self._lookup.learn(verdict)
+        if self._model is not None:
+            self._model.learn(verdict)
+
+
 class Sources:
     """Prompt lookup, if there is one, where what it finds is worth more than a draft of the best model."""
 

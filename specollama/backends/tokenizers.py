@@ -9,8 +9,17 @@ from specollama.backends.facts import Model
 from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.errors import RunError
 
+Found = LlamaVocabulary | RunError | OSError
 
-async def vocabulary_of(model: Model) -> LlamaVocabulary | RunError | OSError:
+
+async def vocabularies(target: Model, draft: Model | None) -> tuple[Found, Found | None]:
+    """Those of a pair; None where no model drafts."""
+    if draft is None:
+        return await vocabulary_of(target), None
+    return await asyncio.gather(vocabulary_of(target), vocabulary_of(draft))
+
+
+async def vocabulary_of(model: Model) -> Found:
     """The model's tokenizer, from the cache or from its server, or why it isn't to be had."""
     if not model.digest:
         return RunError(f"{model.server.url} doesn't list {model.name}")

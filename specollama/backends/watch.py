@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 
@@ -16,14 +17,14 @@ _LONG_PROMPT = 256  # tokens; reading a shorter one again costs little
 
 @dataclass(slots=True)
 class Watch:
-    """One reply's watch over both models. The first round may load them, and each slot reads the prompt once.
+    """One reply's watch over its models. The first round may load them, and each slot reads the prompt once.
 
     `lanes`: how many slots may have to read it. `step`: seconds that the target takes for a token alone, where that
     is known before.
     """
 
     target: Model
-    draft: Model
+    draft: Model | None  # None: no model drafts
     lanes: int
     step: float | None = None
     _noted: set[str] = field(default_factory=set)  # models that have replied
@@ -33,6 +34,7 @@ class Watch:
 
     def note_draft(self, reply: GenerateReply) -> None:
         """A reply of the draft model."""
+        assert self.draft
         self._note_load(self.draft, reply)
 
     def note_target(self, reply: GenerateReply) -> None:
@@ -71,9 +73,10 @@ class Watch:
         return await self._explain(self._suspect)
 
     async def _explain(self, model: Model) -> str:
-        both = self.draft, self.target
-        if self.draft.server.url == self.target.server.url and not all([await loaded(each) for each in both]):
-            return f"draft and target evict each other on {model.server.url}: its memory doesn't hold both"
+        if self.draft and self.draft.server.url == self.target.server.url:
+            both = await asyncio.gather(loaded(self.draft), loaded(self.target))
+            if not all(both):
+                return f"draft and target evict each other on {model.server.url}: its memory doesn't hold both"
         return f"{model.name} was loaded anew on {model.server.url}: another client uses it with other options"
 
 

@@ -75,7 +75,7 @@ def _show(finding: PairFinding) -> None:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row("target", _model(finding.target))
-    table.add_row("draft", _model(finding.draft) if finding.draft else "none")
+    table.add_row("draft", _model(finding.draft) if finding.draft else "no model")
     table.add_row("tokenizers", Text(finding.tokenizers))
     table.add_row("slots", "not measured" if finding.slots is None else f"{finding.slots} at least seen at once")
     table.add_row("route", Text(f"{finding.route}: {finding.reason}"))

@@ -17,7 +17,7 @@ from specollama.backends.sampler import Sampler
 from specollama.backends.store import refuse_unreadable
 from specollama.backends.tokenizers import vocabulary_of
 from specollama.backends.vocabulary import LlamaVocabulary
-from specollama.config import FileRef, Lookup, ModelRef, PairSettings
+from specollama.config import FileRef, ModelRef, PairSettings
 from specollama.drafting import Drafting, Opening, load_options, lookahead_of
 from specollama.engine.ahead import DraftAhead
 from specollama.lookahead import Lookahead
@@ -163,8 +163,7 @@ async def open_pair(engine: Engine, kind: str, target: ModelRef, settings: PairS
             model.same = await same_tokens(engine, model.vocabulary)
         undo.pop_all()
     vocabulary = next((model.vocabulary for model in opened if model.same), None)
-    lookup = Lookup.LOOKUP in settings.drafts or len(settings.drafts) == 1
-    drafting = Drafting(opened, lookup, file, costs.Kept(models=opening.measured, drafters=kept.drafters))
+    drafting = Drafting(opened, settings.looks_up, file, costs.Kept(models=opening.measured, drafters=kept.drafters))
     lexicon = Lexicon(engine, vocabulary)
     return ScoringPair(
         engine, facts, kind, target.endpoint.url, key, drafting, lexicon, vocabulary, notices=opening.notices

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specollama.backends.lookup import LONGEST, Copying, Index, LookupDrafter, confidence
+from specollama.backends.lookup import LONGEST, Copying, Index, LookupDrafter, TextLookup, confidence
 
 
 def index(tokens: list[int]) -> Index:
@@ -95,3 +95,42 @@ def test_a_token_takes_as_long_in_a_long_text_as_in_a_short_one() -> None:
     made.add(1)
     made.find()
     assert len(made._seen) - before <= LONGEST
+
+
+# Over text, where there are no tokens
+
+
+async def proposed(*parts: str, count: int = 4) -> list[str]:
+    """What is proposed after all the parts, read one after another."""
+    lookup, text = TextLookup(), ""
+    for part in parts:
+        text += part
+        draft = await lookup.propose(text, count)
+    assert "".join(token.text for token in draft.tokens) == draft.text
+    return [token.text for token in draft.tokens]
+
+
+SAID = "So the old man and the sea is a book. Again: the old man"
+
+
+async def test_over_text_it_proposes_the_words_and_signs_that_followed() -> None:
+    assert await proposed(SAID) == [" and", " the"], "no more than it rests on"
+    assert await proposed(SAID, " and the sea is a b") == ["ook", ".", " Again", ":"]
+    assert await proposed("日本の首都は東京です。日本の首都は") == ["東", "京", "で", "す"]
+
+
+async def test_over_text_a_word_that_is_being_written_is_written_on_or_nothing_is_proposed() -> None:
+    assert await proposed(SAID, " an") == ["d", " the", " sea", " is"]
+    assert await proposed(SAID, " or") == []
+
+
+async def test_over_text_nothing_is_proposed_on_the_strength_of_a_word_or_two() -> None:
+    assert await proposed("an old man. the man") == []
+    assert await proposed("") == []
+    assert await proposed(SAID, count=0) == []
+
+
+@given(st.text(st.sampled_from("ab .\n本"), max_size=40), st.data())
+async def test_over_text_it_is_the_same_however_the_text_came(text: str, data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(text)))
+    assert await proposed(text[:cut], text[cut:]) == await proposed(text)

@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 from scoring_replies import reply, settings
 
-from specollama.config import ModelRef, parse_model_at
-from specollama.hosts import Endpoint
+from specollama.config import ModelRef
+from specollama.hosts import Endpoint, parse_model_at
 from specollama.pairs import Completion, Conversation, Pair
 from specollama.scoring.engines import detect
 from specollama.types import Api, Route
