@@ -27,10 +27,10 @@ from specollama.backends.engine import (
     Written,
     sampling_fields,
 )
+from specollama.backends.spelling import BETWEEN
 from specollama.types import SamplingOptions, Token
 
 _TOP = 2  # most probable tokens shown with a row: the best, and the one that it may be tied with
-_BEFORE = "\n|~|\n"  # what a token is printed after, so that a leading space stays
 
 _Entry = tuple[float | None, int, str | None]  # log-probability, token, text
 
@@ -51,7 +51,7 @@ class SGLang(Connection):
         return (await self.post("/tokenize", body, _Tokens)).tokens
 
     async def spell(self, runs: Sequence[Sequence[int]]) -> list[str]:
-        before = await self.tokenize(_BEFORE, whole=False)
+        before = await self.tokenize(BETWEEN, whole=False)  # a leading space stays after something
         tokens = [before, *([*before, *run] for run in runs)]
         answer = await self.post("/detokenize", {"tokens": tokens, "skip_special_tokens": True}, _Printed)
         if len(answer.text) != len(tokens):
