@@ -21,6 +21,7 @@ from specollama.errors import ModelMissing
 from specollama.types import DoneReason, SamplingOptions, Token
 
 _TOP = 2  # most probable tokens shown with a row: what a near-tie is told by
+_RANDOM = -1  # a seed of each draw's own; without one all rows would share that which the server was started with
 
 
 class Timings(BaseModel):
@@ -193,7 +194,7 @@ def _names(listed: Mapping[str, Any], props: Props) -> list[str]:
 
 
 def sampling(options: SamplingOptions) -> dict[str, Any]:
-    """The sampling options by llama-server's names, which are Ollama's."""
+    """The sampling options by llama-server's names, which are Ollama's. `seed`: what holds unless one is given."""
     return {
         "temperature": options.temperature,
         "top_k": options.top_k,
@@ -204,6 +205,7 @@ def sampling(options: SamplingOptions) -> dict[str, Any]:
         "repeat_penalty": options.repeat_penalty,
         "presence_penalty": options.presence_penalty,
         "frequency_penalty": options.frequency_penalty,
+        "seed": _RANDOM,
     }
 
 

@@ -8,7 +8,9 @@ from contextlib import aclosing
 import pytest
 from serving import Answer, Replayed, serving, whole
 
-from specollama.backends.llama_server import Chunk, LlamaServer, completion_body
+from specollama.acceptance import position_seed
+from specollama.backends.engine import Draws, Place
+from specollama.backends.llama_server import Chunk, LlamaServer, completion_body, rows_body, sampling
 from specollama.embedded.serve import Running
 from specollama.errors import BrokenReply, Refused, Unreachable
 from specollama.types import DoneReason, SamplingOptions
@@ -48,7 +50,14 @@ def test_the_options_are_sent_by_the_engines_own_names() -> None:
         "seed": 7,
     }
     assert completion_body("Why?", SamplingOptions())["n_predict"] == -1
-    assert "seed" not in completion_body("Why?", SamplingOptions())
+
+
+def test_without_a_seed_no_draw_is_by_that_of_the_server() -> None:
+    """One that it was started with (`--seed`) would be that of each row, so that all were drawn by the same number."""
+    draws = Draws(SamplingOptions())
+    rows = rows_body([Place([1, 2]), Place([1, 2, 3])], draws)
+    assert [body["seed"] for body in (rows, completion_body("Why?", draws.options), sampling(draws.options))] == [-1] * 3
+    assert rows_body([Place([1, 2], 4)], Draws(SamplingOptions(), 7))["seed"] == position_seed(7, 4)
 
 
 async def test_the_engines_own_count_of_its_drafts_comes_with_the_end() -> None:

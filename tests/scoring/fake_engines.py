@@ -388,7 +388,10 @@ class FakeSGLang(Fake):
 
 
 class FakeLlamaServer(Fake):
+    """It was started with a seed, which holds where a request has none; that of -1 is another each time."""
+
     slots = 8
+    seed = 7
 
     def __post_init__(self) -> None:
         self.handlers = {
@@ -420,7 +423,7 @@ class FakeLlamaServer(Fake):
         return whole(answers[::-1])  # the order is that of `index`
 
     def answer(self, index: int, ids: list[int], asked: LlamaRows) -> dict[str, Any]:
-        drawn = self.model.next(ids, asked.temperature, asked.seed)
+        drawn = self.model.next(ids, asked.temperature, self.seeded(asked))
         text = visible(drawn)
         answer = {"index": index, "content": text, "tokens": [drawn]}
         answer["stop_type"] = "eos" if drawn == END else "limit"
@@ -429,9 +432,12 @@ class FakeLlamaServer(Fake):
         part = not text and drawn != END
         return {**answer, "completion_probabilities": [] if part else shown}
 
+    def seeded(self, asked: LlamaSampling) -> int | None:
+        return self.seed if asked.seed is None else asked.seed if asked.seed >= 0 else None
+
     def streamed(self, asked: LlamaStream) -> Answer:
         limit = 1000 if asked.n_predict < 0 else asked.n_predict
-        drawn = self.model.run(asked.prompt, limit, asked.temperature, asked.seed)
+        drawn = self.model.run(asked.prompt, limit, asked.temperature, self.seeded(asked))
         bodies = [{"content": text, "stop": False} for text in grown(drawn)]
         return events(*bodies, {"content": "", "stop": True, "stop_type": "eos" if END in drawn else "limit"})
 
