@@ -37,7 +37,7 @@ class Capabilities:
 class Facts:
     """What an engine says of itself. None: it doesn't say.
 
-    `context_length` in tokens; `slots`: requests that it works on at once, None: as many as it likes. `strips`: a token
+    `context_length`: tokens of a text, the reply's included; `slots`: requests that it works on at once, None: as many as it likes. `strips`: a token
     printed by itself may be without its leading space.
     """
 

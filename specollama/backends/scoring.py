@@ -64,12 +64,10 @@ class ScoringTarget:
         return Continuation()
 
     async def stream(self, limit: int | None) -> AsyncGenerator[Token | Continuation, None]:
-        if limit is None and self.context_length is not None and not self.messages:
-            limit = max(1, self.context_length - len(self.tokens))  # without a limit some engines stop after 16 or 128
         asked = (
             self.engine.chat(self.messages, limit, self.draws)
             if self.messages
-            else self.engine.stream(self._place(), limit, self.draws)
+            else self.engine.stream(self._place(), self._within(limit), self.draws)
         )
         async with aclosing(asked) as stream:
             async for written in stream:
@@ -78,6 +76,13 @@ class ScoringTarget:
                 if written.end:
                     yield Continuation(sampled=written.unshown, end=written.end, why=written.missing)
                     return
+
+    def _within(self, limit: int | None) -> int | None:
+        """Without a limit some engines stop after 16 or 128 tokens; one beyond the context they refuse."""
+        if self.context_length is None:
+            return limit
+        room = max(1, self.context_length - len(self.tokens))
+        return room if limit is None else min(limit, room)
 
     def _place(self) -> Place:
         return Place(self.tokens, len(self.tokens) - self.prompt)

@@ -43,8 +43,9 @@ class SGLang(Connection):
 
     async def facts(self) -> Facts:
         listed = await model_of(self, self.model)
-        info = await self.get("/server_info", _Info)
-        return Facts(self.model, info.version, listed.max_model_len, info.max_running_requests)
+        info, length = await self.get("/server_info", _Info), listed.max_model_len
+        within = None if length is None else length - 1  # it refuses what would fill the context to its last place
+        return Facts(self.model, info.version, within, info.max_running_requests)
 
     async def tokenize(self, text: str, *, whole: bool) -> list[int]:
         body = {"model": self.model, "prompt": text, "add_special_tokens": whole}

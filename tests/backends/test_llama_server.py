@@ -56,7 +56,9 @@ def test_without_a_seed_no_draw_is_by_that_of_the_server() -> None:
     """One that it was started with (`--seed`) would be that of each row, so that all were drawn by the same number."""
     draws = Draws(SamplingOptions())
     rows = rows_body([Place([1, 2]), Place([1, 2, 3])], draws)
-    assert [body["seed"] for body in (rows, completion_body("Why?", draws.options), sampling(draws.options))] == [-1] * 3
+    assert [body["seed"] for body in (rows, completion_body("Why?", draws.options), sampling(draws.options))] == [
+        -1
+    ] * 3
     assert rows_body([Place([1, 2], 4)], Draws(SamplingOptions(), 7))["seed"] == position_seed(7, 4)
 
 

@@ -1,4 +1,7 @@
-"""Servers with the engines' wire formats over the toy model. A field that an engine doesn't know is a 400."""
+"""Servers with the engines' wire formats over the toy model.
+
+A field that an engine doesn't know is a 400, and what doesn't fit into its context.
+"""
 
 from __future__ import annotations
 
@@ -177,6 +180,10 @@ class Asked:
     body: dict[str, Any]
 
 
+class TooLong(Exception):
+    """A prompt and the tokens that are to follow don't fit into the context."""
+
+
 Handler = Callable[[dict[str, Any]], Answer]
 
 
@@ -193,11 +200,15 @@ def visible(token: int) -> str:
 
 @dataclass
 class Fake:
-    """One server. `faults`: answers that come in place of the engine's, path by path; `asked`: all requests."""
+    """One server. `faults`: answers that come in place of the engine's, path by path; `asked`: all requests.
+
+    `context`: tokens of a prompt and its reply.
+    """
 
     model: Toy = field(default_factory=Toy)
     faults: dict[str, Answer] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
+    context: int = 4096
 
     unlimited = 1000  # tokens, where a request for a completion sets no limit
     handlers: dict[str, Callable[[Any, dict[str, Any]], Answer]] = field(default_factory=dict, init=False)
@@ -215,9 +226,13 @@ class Fake:
         handler = self.handlers.get(path)
         try:
             answer = handler(self, body) if handler else whole({"detail": "Not Found"}, 404)
-        except ValidationError as error:
+        except (ValidationError, TooLong) as error:
             answer = whole({"error": {"message": str(error), "code": 400}}, 400)
         await send_answer(answer, send)
+
+    def fits(self, prompt: list[int], wanted: int) -> None:
+        if len(prompt) + wanted > self.context:
+            raise TooLong(f"{len(prompt)} tokens and {wanted} more are too many for {self.context}")
 
     def bodies(self, path: str) -> list[dict[str, Any]]:
         return [each.body for each in self.asked if each.path == path]
@@ -237,7 +252,9 @@ class Fake:
 
     def stream(self, body: dict[str, Any]) -> Answer:
         asked = Stream(**body)
-        drawn = self.model.run(asked.prompt, asked.max_tokens or self.unlimited, asked.temperature, asked.seed)
+        limit = asked.max_tokens or self.unlimited
+        self.fits(asked.prompt, limit)
+        drawn = self.model.run(asked.prompt, limit, asked.temperature, asked.seed)
         pieces = [{"choices": [{"index": 0, "text": text, "finish_reason": None}]} for text in grown(drawn)]
         end = {"choices": [{"index": 0, "text": "", "finish_reason": reason(drawn)}]}
         return events(*pieces, end, {"choices": [], "usage": {"completion_tokens": len(drawn)}})
@@ -262,7 +279,7 @@ class FakeVLLM(Fake):
 
     def __post_init__(self) -> None:
         self.handlers = {
-            "/v1/models": self.listed("vllm", max_model_len=4096),
+            "/v1/models": self.listed("vllm", max_model_len=self.context),
             "/version": lambda _, body: whole({"version": "0.30.0"}),
             "/tokenize": FakeVLLM.tokenize,
             "/detokenize": lambda _, body: whole({"prompt": toy.text(Detokenize(**body).tokens)}),
@@ -285,6 +302,7 @@ class FakeVLLM(Fake):
         return whole({"choices": choices[::-1], "usage": {}})  # the order is that of `index`
 
     def choice(self, index: int, ids: list[int], asked: VLLMRows) -> dict[str, Any]:
+        self.fits(ids, 1)
         drawn = self.model.next(ids, asked.temperature, asked.seed)
         top = {f"token_id:{token}": logprob for token, logprob in self.model.logprobs(ids)}
         shown = {"tokens": [f"token_id:{drawn}"], "token_logprobs": [-0.1], "top_logprobs": [top], "text_offset": [0]}
@@ -327,7 +345,7 @@ class FakeSGLang(Fake):
 
     def __post_init__(self) -> None:
         self.handlers = {
-            "/v1/models": self.listed("sglang", max_model_len=4096),
+            "/v1/models": self.listed("sglang", max_model_len=self.context),
             "/server_info": lambda _, body: whole({"version": "0.5.9", "max_running_requests": 32}),
             "/tokenize": FakeSGLang.tokenize,
             "/detokenize": FakeSGLang.detokenize,
@@ -353,6 +371,7 @@ class FakeSGLang(Fake):
 
     def answer(self, ids: list[int], params: SGLangSampling) -> dict[str, Any]:
         assert params.max_new_tokens == 1
+        self.fits(ids, 1)
         drawn = self.model.next(ids, params.temperature)
         shown = [[logprob, token, None] for token, logprob in self.model.logprobs(ids)]
         finish = {"type": "stop", "matched": END} if drawn == END else {"type": "length", "length": 1}
@@ -372,7 +391,12 @@ class FakeSGLang(Fake):
         }
         return answer
 
+    def fits(self, prompt: list[int], wanted: int) -> None:
+        """The last place of its context stays empty."""
+        super().fits(prompt, wanted + 1)
+
     def streamed(self, asked: SGLangStream) -> Answer:
+        self.fits(asked.input_ids, asked.sampling_params.max_new_tokens)
         drawn = self.model.run(asked.input_ids, asked.sampling_params.max_new_tokens, asked.sampling_params.temperature)
         texts = list(grown(drawn))
         whole_so_far = ["".join(texts[: place + 1]) for place in range(len(texts))]
@@ -405,7 +429,7 @@ class FakeLlamaServer(Fake):
         }
 
     def props(self, body: dict[str, Any]) -> Answer:
-        settings = {"n_ctx": 4096}
+        settings = {"n_ctx": self.context}
         return whole(
             {"default_generation_settings": settings, "total_slots": self.slots, "model_path": f"/models/{NAME}.gguf"}
         )
@@ -423,6 +447,7 @@ class FakeLlamaServer(Fake):
         return whole(answers[::-1])  # the order is that of `index`
 
     def answer(self, index: int, ids: list[int], asked: LlamaRows) -> dict[str, Any]:
+        self.fits(ids, 1)
         drawn = self.model.next(ids, asked.temperature, self.seeded(asked))
         text = visible(drawn)
         answer = {"index": index, "content": text, "tokens": [drawn]}
@@ -436,7 +461,8 @@ class FakeLlamaServer(Fake):
         return self.seed if asked.seed is None else asked.seed if asked.seed >= 0 else None
 
     def streamed(self, asked: LlamaStream) -> Answer:
-        limit = 1000 if asked.n_predict < 0 else asked.n_predict
+        room = self.context - len(asked.prompt)
+        limit = room if asked.n_predict < 0 else min(room, asked.n_predict)
         drawn = self.model.run(asked.prompt, limit, asked.temperature, self.seeded(asked))
         bodies = [{"content": text, "stop": False} for text in grown(drawn)]
         return events(*bodies, {"content": "", "stop": True, "stop_type": "eos" if END in drawn else "limit"})

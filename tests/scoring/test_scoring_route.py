@@ -26,6 +26,7 @@ from specollama.pairs import Completion, Conversation, Pair
 from specollama.scoring.engines import CLIENTS
 from specollama.scoring.prompts import prompt_for
 from specollama.scoring.route import ScoringRoute
+from specollama.stats import Done, Text
 from specollama.types import Api, DoneReason, Draft, Route, Rule, Token
 from specollama.wire import Message, ShowReply
 
@@ -75,6 +76,23 @@ async def test_without_a_limit_a_reply_goes_on_to_its_end(api: str, ask: Convers
     long = STORY * 6
     text, _, _ = await told(FAKES[api](Toy(long)), api, replace(ask, options={"temperature": 0}), route=Route.PLAIN)
     assert text == long
+
+
+@pytest.mark.parametrize("api", ["llama-server", "sglang", "vllm"])
+@pytest.mark.parametrize("wanted", [-1, 1000])
+@pytest.mark.parametrize("route", [Route.PLAIN, Route.SCORING])
+async def test_a_reply_ends_where_the_context_does_whatever_was_asked_for(api: str, wanted: int, route: Route) -> None:
+    """No engine is asked for more than fits: vLLM and SGLang refuse it, SGLang also what fills the last place."""
+    room = 15
+    fake = FAKES[api](context=len(toy.tokens(RAW.prompt)) + room + (api == "sglang"))
+    ask = replace(RAW, options={"temperature": 0, "num_predict": wanted})
+    with serving(fake) as url:
+        async with Pair(settings(api, url, route=route), os.environ) as pair:
+            seen = [event async for event in pair.reply(ask)]
+    text = "".join(event.text for event in seen if isinstance(event, Text))
+    assert text == toy.text(toy.tokens(STORY)[:room])
+    assert isinstance(seen[-1], Done)
+    assert (seen[-1].reason, seen[-1].stats.eval_count) == (DoneReason.LENGTH, room)
 
 
 async def test_one_post_scores_all_drafted_tokens_on_vllm() -> None:

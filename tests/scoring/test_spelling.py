@@ -30,7 +30,10 @@ class SentencePiece:
     async def tokenize(self, text: str, *, whole: bool) -> list[int]:
         assert not whole
         ids = {word: token for token, word in WORDS.items()}
-        return [*([301] if self.adds else []), *(token for c in text for token in ([ids[c]] if c in ids else c.encode()))]
+        return [
+            *([301] if self.adds else []),
+            *(token for c in text for token in ([ids[c]] if c in ids else c.encode())),
+        ]
 
     async def prints(self, tokens: Sequence[int]) -> str:
         text, raw = "", b""
