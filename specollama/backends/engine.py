@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from specollama.acceptance import position_seed
@@ -37,8 +37,8 @@ class Capabilities:
 class Facts:
     """What an engine says of itself. None: it doesn't say.
 
-    `context_length`: tokens of a text, the reply's included; `slots`: requests that it works on at once, None: as many as it likes. `strips`: a token
-    printed by itself may be without its leading space.
+    `context_length`: tokens of a text, the reply's included; `slots`: requests that it works on at once, None: as many
+    as it likes. `strips`: a token printed by itself may be without its leading space.
     """
 
     name: str
@@ -132,7 +132,12 @@ def seeded(seed: int | None) -> dict[str, int]:
 
 
 def sampling_fields(options: SamplingOptions, *, top_k: int) -> dict[str, Any]:
-    """The sampling options by the names that vLLM, SGLang and TensorRT-LLM share; their words for no `top_k` differ."""
+    """The sampling options by the names that vLLM, SGLang and TensorRT-LLM share; their words for no `top_k` differ.
+
+    They have no `repeat_last_n`: where it is 0, which takes the penalties off, none is sent.
+    """
+    if not options.penalised:
+        options = replace(options, repeat_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0)
     return {
         "temperature": options.temperature,
         "top_k": top_k,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
+from specollama.backends import sglang, tensorrt_llm, vllm
 from specollama.backends.costs import ModelCosts
 from specollama.backends.engine import Capabilities, Drawn, Draws, Facts, Place, Request
 from specollama.backends.replicas import Replicas
@@ -52,6 +53,22 @@ def test_rows_with_seeds_are_requests_of_their_own() -> None:
     assert not by_row(Capabilities(must_seed=True), SamplingOptions(temperature=0, seed=3))
     seeds = [Draws(seeded, 3).seed_at(position) for position in range(100)]
     assert len(set(seeds)) == 100
+
+
+@pytest.mark.parametrize("sampling", [vllm.sampling, sglang.sampling, tensorrt_llm.sampling])
+def test_penalties_that_look_back_on_no_token_are_not_sent(
+    sampling: Callable[[SamplingOptions], dict[str, Any]],
+) -> None:
+    penalties = {"repeat_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.25}
+    assert sampling(replace(WARM, repeat_last_n=0, **penalties)) == sampling(WARM)
+    assert (
+        sampling(replace(WARM, **penalties)).items()
+        >= {
+            "repetition_penalty": 1.2,
+            "presence_penalty": 0.5,
+            "frequency_penalty": 0.25,
+        }.items()
+    )
 
 
 @dataclass
