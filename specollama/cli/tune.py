@@ -15,7 +15,7 @@ from specollama.cli.doctor import telling
 from specollama.doctor import config_file
 from specollama.doctor.advice import advise
 from specollama.doctor.examining import Tuned, tune_pair
-from specollama.doctor.tuning import Change, changes, curve_changes
+from specollama.doctor.tuning import Change, changes, curve_changes, unlearnt
 from specollama.errors import ConfigError, RunError
 
 
@@ -39,25 +39,28 @@ def tune(
     faults = [f"{each.what}: {each.do}" for each in advise(tuned.found) if each.prevents or elsewhere]
     if faults:
         raise RunError(faults[0])
-    wanted = changes(tuned.found, settings)
+    wanted, left = changes(tuned.found, settings), unlearnt(tuned.found, settings)
     if wanted and not dry_run:
         text = config_file.read(known.file)
         keys = {change.key: change.after for change in wanted}
         config_file.write(known.file, config_file.with_keys(text, settings.name, keys))
     if json:
-        print(json_module.dumps({"changed": [asdict(change) for change in wanted], "tuned": asdict(tuned)}))
+        told = {"changed": [asdict(change) for change in wanted], "left": left, "tuned": asdict(tuned)}
+        print(json_module.dumps(told))
         return
-    _show(tuned, wanted, f"{known.file}: pairs.{settings.name}", dry_run=dry_run)
+    _show(tuned, wanted, left, f"{known.file}: pairs.{settings.name}", dry_run=dry_run)
 
 
-def _show(tuned: Tuned, wanted: list[Change], where: str, *, dry_run: bool) -> None:
+def _show(tuned: Tuned, wanted: list[Change], left: str, where: str, *, dry_run: bool) -> None:
     say = output.stdout().out
     for change in wanted:
         before = "not set" if change.before is None else change.before
         say(f"{where}.{change.key}: {before} -> {change.after} ({change.why})")
     if wanted and dry_run:
         say("nothing was written")
-    if not wanted:
+    if left:
+        say(f"{where}: left as it is, since nothing was learnt of its route ({left})")
+    elif not wanted:
         say(f"{where}: nothing to change")
     for model, (before, after) in tuned.costs.items():
         say(f"a pass of {model}: {', '.join(curve_changes(before, after))}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specollama.config import PairSettings
@@ -24,7 +24,9 @@ class Change:
 
 
 def changes(found: PairFindings, settings: PairSettings) -> list[Change]:
-    """What to write: only what differs from what holds now."""
+    """What to write: only what differs from what holds now, and nothing where nothing was learnt of that."""
+    if unlearnt(found, settings):
+        return []
     best = _chosen(found)
     wanted: dict[str, tuple[Any, str]] = {"route": (str(best.route), _why(best, found))}
     now: dict[str, Any] = {"route": str(settings.route), "lanes": settings.lanes, "lookahead": settings.lookahead}
@@ -36,16 +38,41 @@ def changes(found: PairFindings, settings: PairSettings) -> list[Change]:
     return [Change(key, now[key], *value) for key, value in wanted.items() if now[key] != value[0]]
 
 
+def unlearnt(found: PairFindings, settings: PairSettings) -> str:
+    """Why the pair is better left as it is: nothing was measured for or against its route. "" where something was."""
+    known = {route.route: route for route in found.routes}
+    if settings.route is Route.NATIVE and _speculates(found) and known[Route.NATIVE].speedup is None:
+        return f"native: {known[Route.NATIVE].why}"
+    if _gains(_best(found)):
+        return ""
+    measured = {Route.LOCAL: found.local, Route.LANES: found.lanes}
+    failed = [route for route, finding in measured.items() if isinstance(finding, str)]
+    if len(failed) < 2:
+        failed = [route for route in failed if route is settings.route]
+    return "; ".join(f"{route}: {known[route].why}" for route in failed)
+
+
 def _chosen(found: PairFindings) -> RouteFinding:
     """The best route; where none gains, auto if the target can be opened (lookup may gain yet), else plain."""
-    best = found.best
-    usable = best.route is not Route.NATIVE or (found.native is not None and found.native.running)
-    if not usable:
-        others = [route for route in found.routes if route.route is not Route.NATIVE and route.speedup is not None]
-        best = max(others, key=lambda route: route.speedup or 0.0)
-    if (best.speedup or 0.0) >= _GAIN:
+    best = _best(found)
+    if _gains(best):
         return best
     return RouteFinding(Route.PLAIN if isinstance(found.local, str) else Route.AUTO, 1.0)
+
+
+def _best(found: PairFindings) -> RouteFinding:
+    """Of the routes that can be taken now."""
+    usable = [route for route in found.routes if route.route is not Route.NATIVE or _speculates(found)]
+    return replace(found, routes=tuple(usable)).best
+
+
+def _speculates(found: PairFindings) -> bool:
+    """Whether the engine itself is seen to."""
+    return found.native is not None and found.native.running
+
+
+def _gains(best: RouteFinding) -> bool:
+    return (best.speedup or 0.0) >= _GAIN
 
 
 def _why(best: RouteFinding, found: PairFindings) -> str:

@@ -20,7 +20,7 @@ from specollama.doctor.findings import (
     ServerFinding,
 )
 from specollama.doctor.routes import ASSUMED, expectations
-from specollama.doctor.tuning import changes
+from specollama.doctor.tuning import changes, unlearnt
 from specollama.hosts import Endpoint
 from specollama.types import Route
 
@@ -274,3 +274,33 @@ def test_native_is_written_only_where_it_runs() -> None:
     )
     assert written(routes, native=NativeFinding(HERE)) == {"route": "local"}
     assert written(routes, native=NativeFinding(HERE, running=True)) == {"route": "native"}
+
+
+NO_RETURN = "measuring failed: gone"
+
+
+@pytest.mark.parametrize(
+    ("route", "given", "left"),
+    [
+        (Route.LANES, {"local": "elsewhere", "lanes": NO_RETURN}, f"local: elsewhere; lanes: {NO_RETURN}"),
+        (Route.AUTO, {"local": "no room", "lanes": NO_RETURN}, f"local: no room; lanes: {NO_RETURN}"),
+        (Route.LANES, {"local": replace(LOCAL, draft_step=None), "lanes": NO_RETURN}, f"lanes: {NO_RETURN}"),
+        (Route.LOCAL, {"local": "no room", "lanes": replace(LANES, rows={2: 0.2, 8: 0.9})}, "local: no room"),
+        (
+            Route.NATIVE,
+            {"local": "", "lanes": LANES, "native": NativeFinding(HERE, running=True)},
+            "native: what passes cost isn't known here: measure it with `specollama bench`",
+        ),
+    ],
+)
+def test_what_nothing_was_learnt_of_stays_as_it_was(route: Route, given: dict[str, Any], left: str) -> None:
+    routes = tuple(expected(**{"native": None, **given}).values())
+    settings = replace(SETTINGS, route=route, lookahead=3)
+    assert written(routes, settings, **given) == {}
+    assert unlearnt(replace(SOUND, routes=routes, **given), settings) == left
+
+
+def test_what_gains_is_written_also_where_the_set_route_was_not_measured() -> None:
+    given = {"local": LOCAL, "lanes": NO_RETURN}
+    routes = tuple(expected(native=None, **given).values())
+    assert written(routes, replace(SETTINGS, route=Route.LANES), **given) == {"route": "local"}
