@@ -66,17 +66,29 @@ async def examine(
             return replace(found, elsewhere=str(engine))
         if any(server and server.fault for server in (found.target_server, found.draft_server)):
             return found
-        models, missing = await _models(pair, settings)
-        if missing:
-            return replace(found, missing=missing)
-        target, draft = models[0], models[1] if len(models) > 1 else None
-        if (obstacle := model_obstacle(target)) and not target.speculates_itself:
-            return replace(found, faults=(obstacle,))
-        found = await _with_lanes(found, pair, target, draft, note)
-        if found.faults:
-            return found
-        found = replace(found, target_server=await look(pair.target_server, settings.target.endpoint))
-        return await _with_routes(found, settings, environ, target, measure=measure, note=note)
+        try:
+            return await _of_servers(found, pair, environ, measure=measure, note=note)
+        except EndpointError as error:
+            return replace(found, faults=(str(error),))
+
+
+async def _of_servers(
+    found: PairFindings, pair: Pair, environ: Mapping[str, str], *, measure: bool, note: Note
+) -> PairFindings:
+    """A pair whose servers answer. Raises EndpointError where one fails all the same."""
+    settings = pair.settings
+    assert isinstance(settings.target, ModelRef)
+    models, missing = await _models(pair, settings)
+    if missing:
+        return replace(found, missing=missing)
+    target, draft = models[0], models[1] if len(models) > 1 else None
+    if (obstacle := model_obstacle(target)) and not target.speculates_itself:
+        return replace(found, faults=(obstacle,))
+    found = await _with_lanes(found, pair, target, draft, note)
+    if found.faults:
+        return found
+    found = replace(found, target_server=await look(pair.target_server, settings.target.endpoint))
+    return await _with_routes(found, settings, environ, target, measure=measure, note=note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,16 +195,17 @@ async def _with_routes(
     note: Note,
 ) -> PairFindings:
     """What passes cost in process, how drafts fare, and what follows for each route."""
-    measured = None
+    measured: Acceptance | str = ""
     if measure:
         note("asking real prompts")
         measured = await _acceptance(settings, environ, target)
     note("opening the models in process")
     local, kept = await local_finding(settings, environ, target)
-    acceptance = kept or measured or ASSUMED
+    acceptance = kept or (measured if isinstance(measured, Acceptance) else ASSUMED)
     native = await _native(found, settings, environ) if target else None
     routes = expectations(acceptance, local, found.lanes, native, found.asked_lanes)
-    return replace(found, local=local, native=native, acceptance=acceptance, routes=routes)
+    unasked = measured if isinstance(measured, str) else ""
+    return replace(found, local=local, native=native, acceptance=acceptance, unasked=unasked, routes=routes)
 
 
 async def local_finding(
@@ -220,14 +233,21 @@ async def local_finding(
         await route.close()
 
 
-async def _acceptance(settings: PairSettings, environ: Mapping[str, str], target: Model | None) -> Acceptance | None:
-    """How the draft fares on the built-in prompts; None where nothing could be asked.
+async def _acceptance(settings: PairSettings, environ: Mapping[str, str], target: Model | None) -> Acceptance | str:
+    """How the draft fares on the built-in prompts, or why that isn't known, in a line."""
+    if not settings.drafts:
+        return "the pair has no draft"
+    try:
+        return await _accepted(settings, environ, target)
+    except SpecollamaError as error:
+        return str(error)
 
-    In process where that can be: how sure the draft model is of a token is known there, and is kept.
-    """
+
+async def _accepted(settings: PairSettings, environ: Mapping[str, str], target: Model | None) -> Acceptance | str:
+    """In process where that can be: how sure the draft model is of a token is known there, and is kept."""
     route = Route.LOCAL if _opens(settings, environ, target) else Route.GREEDY
     tested = accepted = 0
-    began = perf_counter()
+    why, began = "", perf_counter()
     async with Pair(settings.override(route=route, lookahead=_DRAFTED), environ) as pair:
         for prompt in spread(built_in(), _PROMPTS):
             if perf_counter() - began > MEASURED_FOR:
@@ -236,8 +256,8 @@ async def _acceptance(settings: PairSettings, environ: Mapping[str, str], target
             asked = Conversation([Message(role="user", content=prompt.turns[0])], options)
             async with aclosing(pair.reply(asked)) as events:
                 stats = (await collect(events)).stats
-            tested, accepted = tested + stats.tested, accepted + stats.accepted
-    return always(accepted / tested, tested) if tested else None
+            tested, accepted, why = tested + stats.tested, accepted + stats.accepted, stats.reason or why
+    return always(accepted / tested, tested) if tested else "; ".join(filter(None, ["nothing was drafted", why]))
 
 
 def _opens(settings: PairSettings, environ: Mapping[str, str], target: Model | None) -> bool:

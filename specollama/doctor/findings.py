@@ -126,6 +126,7 @@ class PairFindings:
     local: LocalFinding | str = "not measured"
     native: NativeFinding | None = None
     acceptance: Acceptance | None = None
+    unasked: str = ""  # why real prompts, which were to be asked, told nothing of the acceptance
     routes: tuple[RouteFinding, ...] = ()
     asked_lanes: int = 8  # rows that the pair may ask at once
     route: Route = Route.AUTO  # that the configuration names

@@ -45,7 +45,10 @@ def pair_lines(found: PairFindings) -> Iterator[tuple[str, str]]:
         step = f"; draft {_milliseconds(found.local.draft_step)} a token" if found.local.draft_step else ""
         yield "in process", f"{passes}{step}"
     if found.acceptance:
-        rested = f"of {found.acceptance.tested} tokens" if found.acceptance.measured else "assumed: --measure tells"
+        assumed = (
+            f"assumed: real prompts told nothing: {found.unasked}" if found.unasked else "assumed: --measure tells"
+        )
+        rested = f"of {found.acceptance.tested} tokens" if found.acceptance.measured else assumed
         yield "acceptance", f"{found.acceptance.rate:.0%} ({rested})"
     for place, route in enumerate(found.routes):
         yield "" if place else "routes", _route(route)

@@ -98,6 +98,15 @@ async def test_a_real_engine_is_found_as_it_was_set_up(models: dict[str, Path], 
 # The command
 
 
+class NoRoom(PassingOllama):
+    """Its models can't be loaded."""
+
+    async def _answer(self, path: str, body: dict[str, Any]) -> tuple[int, list[dict[str, Any]]]:
+        if path in ("/api/generate", "/api/chat") and not body.get("_debug_render_only"):
+            return 500, [{"error": f"no room for {body['model']}"}]
+        return await super()._answer(path, body)
+
+
 def config(target: str, draft: str = "", **keys: str) -> str:
     lines = "".join(f"{key} = {value}\n" for key, value in keys.items())
     return f"""
@@ -134,6 +143,43 @@ def test_the_advice_names_the_variables_that_are_missing(call: Call) -> None:
     assert {each["route"] for each in found["routes"]} == {"local", "native", "lanes", "greedy", "plain"}
     for said in ("one request at a time", "80% (assumed", 'Environment="LLAMA_ARG_KV_UNIFIED=1"', "best"):
         assert said in words.out
+
+
+def test_a_pair_that_fails_while_it_is_measured_takes_no_other_with_it(call: Call) -> None:
+    alone = '[pairs.alone]\ntarget = { model = "target", endpoint = "one" }\nroute = "plain"\n'
+    with serving(NoRoom()) as url:
+        Path("specollama.toml").write_text(config(url) + alone)
+        shown = call("doctor", "--measure")
+        told = json.loads(call("doctor", "--measure", "--json").out)["pairs"]
+    assert (shown.code, shown.err) == (0, "")
+    assert "(assumed: real prompts told nothing: " in shown.out
+    assert [pair["name"] for pair in told] == ["p", "alone"]
+    assert told[0]["unasked"].endswith("no room for target")
+    assert told[1]["unasked"] == "the pair has no draft"
+    assert "no room for " in told[0]["lanes"]
+    assert told[1]["lanes"] == "no draft model is served"
+    assert all(pair["routes"] for pair in told)
+
+
+def test_what_was_not_measured_changes_no_configuration(call: Call) -> None:
+    with serving(NoRoom()) as url:
+        text = config(url, route='"lanes"')
+        Path("specollama.toml").write_text(text)
+        shown = call("tune", "p")
+    assert shown.code == 0
+    assert "pairs.p: left as it is, since nothing was learnt of its route (" in shown.out
+    assert Path("specollama.toml").read_text() == text
+
+
+def test_a_server_that_fails_is_a_fault_of_its_pair(call: Call) -> None:
+    class Failing(PassingOllama):
+        async def _answer(self, path: str, body: dict[str, Any]) -> tuple[int, list[dict[str, Any]]]:
+            return (500, [{"error": "disk full"}]) if path == "/api/show" else await super()._answer(path, body)
+
+    with serving(Failing()) as url:
+        code, found = diagnosed(call, config(url))
+    assert code == 1
+    assert "disk full" in found["advice"][0]["what"]
 
 
 @pytest.mark.parametrize(
