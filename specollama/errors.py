@@ -9,6 +9,7 @@ SpecollamaError
     └── EndpointError          a server failed; carries its URL
         ├── Unreachable        no connection
         ├── ModelMissing       the server has no such model
+        ├── AnotherModel       the server has another one of that name than others have
         ├── Refused            the server answered with an error status
         └── BrokenReply        the answer stopped, or wasn't what Ollama sends
 
@@ -70,6 +71,10 @@ class ModelMissing(EndpointError):
     """The server doesn't have the model."""
 
     status = 404
+
+
+class AnotherModel(EndpointError):
+    """The server serves another model under that name than the other servers of the pair."""
 
 
 class Refused(EndpointError):

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from specollama.backends.engine import Drawn, Draws, Engine, Facts, Place, Request, Written
-from specollama.errors import BrokenReply, EndpointError, Refused, Unreachable
+from specollama.errors import AnotherModel, BrokenReply, EndpointError, Refused, Unreachable
 
 _Answer = TypeVar("_Answer")
 
@@ -48,7 +48,7 @@ class Replicas:
         self.can = engines[0].can
 
     async def facts(self) -> Facts:
-        """Raises EndpointError where one serves something else; one that can't be reached now may be there later."""
+        """Raises EndpointError where one serves something else; one that fails otherwise may be well later."""
         found = await asyncio.gather(*(self._look(replica) for replica in self._all))
         there = [facts for facts in found if isinstance(facts, Facts)]
         if not there:
@@ -64,7 +64,7 @@ class Replicas:
     async def _look(self, replica: _Replica) -> Facts | EndpointError:
         try:
             return await self._check(replica)
-        except (Unreachable, Refused) as error:
+        except (Unreachable, Refused, BrokenReply) as error:
             self._note(replica, error)
             return error
 
@@ -75,7 +75,7 @@ class Replicas:
         self._sample = self._sample or tokens
         if tokens != self._sample:
             url = replica.engine.url
-            raise BrokenReply(f"{url} serves another model than the pair's other servers: its tokens differ", url=url)
+            raise AnotherModel(f"{url} serves another model than the pair's other servers: its tokens differ", url=url)
         replica.checked = True
         return facts
 

@@ -12,7 +12,7 @@ from specollama.backends import sglang, tensorrt_llm, vllm
 from specollama.backends.costs import ModelCosts
 from specollama.backends.engine import Capabilities, Drawn, Draws, Facts, Place, Request
 from specollama.backends.replicas import Replicas
-from specollama.errors import EndpointError, Refused, Unreachable
+from specollama.errors import BrokenReply, EndpointError, Refused, Unreachable
 from specollama.planner import MOST
 from specollama.scoring.checks import by_row, most_rows, why_not_worth
 from specollama.types import SamplingOptions
@@ -133,12 +133,20 @@ async def test_rows_that_are_asked_one_by_one_are_spread_as_well() -> None:
     assert [[each.first for each in server.asked] for server in servers] == [[0, 3], [1, 4], [2, 5]]
 
 
-async def test_a_server_that_still_loads_its_model_is_left_out_at_first() -> None:
-    loading = Server("a", error=Refused("Loading model", url="a", status=503))
-    replicas = Replicas([loading, Server("b")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        Unreachable("down", url="a"),
+        Refused("Loading model", url="a", status=503),
+        BrokenReply("the connection broke", url="a"),
+    ],
+)
+async def test_a_server_that_is_not_well_at_first_is_left_out(error: EndpointError) -> None:
+    failing = Server("a", error=error)
+    replicas = Replicas([failing, Server("b")])
     assert (await replicas.facts()).slots == 4
     assert len(await replicas.rows(ROWS, Draws(COLD))) == 6
-    assert loading.asked == []
+    assert failing.asked == []
 
 
 async def test_a_failed_server_rests_and_is_tried_again_later() -> None:

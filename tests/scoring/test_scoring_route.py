@@ -20,7 +20,7 @@ from specollama.backends.facts import Model
 from specollama.backends.http import OllamaServer
 from specollama.backends.lexicon import Lexicon
 from specollama.config import Lookup, ModelRef
-from specollama.errors import BrokenReply, ModelMissing, Refused, Unreachable, UnsupportedPair
+from specollama.errors import AnotherModel, BrokenReply, ModelMissing, Refused, Unreachable, UnsupportedPair
 from specollama.hosts import Endpoint
 from specollama.pairs import Completion, Conversation, Pair
 from specollama.scoring.engines import CLIENTS
@@ -416,7 +416,7 @@ async def test_a_server_of_another_model_is_not_taken_for_a_replica() -> None:
         servers, urls = fakes("vllm", 2, stack)
         servers[1].faults["/tokenize"] = whole({"tokens": [7]})
         async with Pair(settings("vllm", *urls), os.environ) as pair:
-            with pytest.raises(BrokenReply, match="serves another model than the pair's other servers"):
+            with pytest.raises(AnotherModel, match="serves another model than the pair's other servers"):
                 await reply(pair, RAW)
 
 
