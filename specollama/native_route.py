@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 from specollama.backends.http import OllamaServer
@@ -89,5 +90,5 @@ class NativeRoute:
 
 def started(fault: str, pair: str | None) -> str:
     """An unreachable server's fault, with what starts this one."""
-    start = f"start it with `specollama native {pair}`" if pair else "is `specollama native` running?"
+    start = f"start it with `specollama native {quote(pair)}`" if pair else "is `specollama native` running?"
     return fault.replace("is Ollama running there? (`ollama serve`)", start)

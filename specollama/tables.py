@@ -271,8 +271,7 @@ class Place:
     def __str__(self) -> str:
         if self.file is None:
             return "--" + self.keys[-1].replace("_", "-")
-        path = ".".join(key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else shown(key) for key in self.keys)
-        return f"{self.file}: {path}" if path else str(self.file)
+        return f"{self.file}: {dotted(*self.keys)}" if self.keys else str(self.file)
 
     def refuse(self, words: str, value: object = None) -> NoReturn:
         """Raises ConfigError (for a flag UsageError). A value that may be a secret is left out."""
@@ -285,6 +284,11 @@ class Place:
         """Whether the value may be a token; so may anything under a key that an endpoint doesn't know."""
         unknown = self.keys[:1] == ("endpoints",) and not {*self.keys[2:]} <= {*EndpointTable.model_fields}
         return unknown or bool(self.keys and SECRET.search(self.keys[-1]))
+
+
+def dotted(*keys: str) -> str:
+    """A path of keys as TOML writes it: a name with a dot in it is quoted."""
+    return ".".join(key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else shown(key) for key in keys)
 
 
 def validated(table: type[T], data: Mapping[str, Any], place: Place) -> T:

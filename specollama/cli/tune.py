@@ -17,6 +17,7 @@ from specollama.doctor.advice import advise
 from specollama.doctor.examining import Tuned, tune_pair
 from specollama.doctor.tuning import Change, changes, curve_changes, unlearnt
 from specollama.errors import ConfigError, RunError
+from specollama.tables import Place
 
 
 def tune(
@@ -48,7 +49,7 @@ def tune(
         told = {"changed": [asdict(change) for change in wanted], "left": left, "tuned": asdict(tuned)}
         print(json_module.dumps(told))
         return
-    _show(tuned, wanted, left, f"{known.file}: pairs.{settings.name}", dry_run=dry_run)
+    _show(tuned, wanted, left, str(Place(known.file, ("pairs", settings.name))), dry_run=dry_run)
 
 
 def _show(tuned: Tuned, wanted: list[Change], left: str, where: str, *, dry_run: bool) -> None:

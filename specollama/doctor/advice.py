@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from specollama.doctor.findings import Advice, LanesFinding, PairFindings, RouteFinding, ServerFinding
+from specollama.tables import dotted
 from specollama.types import Route
 
 LANES_AT_ONCE = 8
@@ -44,7 +46,7 @@ def advise(found: PairFindings) -> list[Advice]:
     """All that is worth changing for a pair, what prevents speculation first."""
     if found.elsewhere:
         words = f"{found.target} is served by {found.elsewhere}, whose route is scoring"
-        lines = (f"specollama pairs show {found.name} --measure",) if found.name else ()
+        lines = (f"specollama pairs show {quote(found.name)} --measure",) if found.name else ()
         return [Advice(words, found.name, "its costs are measured with the pair's own requests", lines=lines)]
     servers = {server.url: server for server in (found.target_server, found.draft_server) if server}
     all_advice = [advice for server in servers.values() for advice in server_advice(server)]
@@ -91,8 +93,9 @@ def _contexts(found: PairFindings) -> Iterator[Advice]:
     if target and draft and draft < target:
         words = f"{found.draft} has a context of {draft} tokens, {found.target} one of {target}"
         where = found.draft_server.url if found.draft_server else found.name
-        line = f"[pairs.{found.name}.options]\nnum_ctx = {target}"
-        yield Advice(words, where, "beyond it nothing is drafted: set num_ctx for both", lines=tuple(line.split("\n")))
+        lines = (f"[{dotted('pairs', found.name, 'options')}]", f"num_ctx = {target}") if found.name else ()
+        do = "set num_ctx for both" if found.name else f"give --num-ctx {target}"
+        yield Advice(words, where, f"beyond it nothing is drafted: {do}", lines=lines)
 
 
 def _lanes(found: PairFindings) -> Iterator[Advice]:
@@ -142,7 +145,7 @@ def _routes(found: PairFindings) -> Iterator[Advice]:
         now = f", expected at {chosen.speedup:.2f}x," if chosen and chosen.speedup else ""
         yield Advice(
             f"route {found.route}{now} is set; {best.route} is expected at {best.speedup:.2f}x",
-            f"pairs.{found.name}.route",
+            dotted("pairs", found.name, "route"),
             f"set route = {_quoted(best.route)}, or leave it to auto",
             lines=(f"route = {_quoted(best.route)}",),
         )
@@ -151,8 +154,11 @@ def _routes(found: PairFindings) -> Iterator[Advice]:
 
 def _native(found: PairFindings, best: RouteFinding) -> Iterator[Advice]:
     if best.route is Route.NATIVE and found.native and not found.native.running:
-        do = "start a second Ollama that speculates by itself, and set the route"
-        lines = (f"specollama native {found.name}", f"route = {_quoted(Route.NATIVE)}")
+        route = "set the route" if found.name else f"give --route {Route.NATIVE}"
+        do = f"start a second Ollama that speculates by itself, and {route}"
+        models = f"--target {quote(found.target)} --draft {quote(found.draft)}"
+        start = f"specollama native {quote(found.name) if found.name else models}"
+        lines = (start, f"route = {_quoted(Route.NATIVE)}") if found.name else (start,)
         yield Advice(f"{found.target}'s own engine can draft: about {best.speedup:.2f}x", found.name, do, lines=lines)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import tomllib
 from dataclasses import replace
 from typing import Any
 
@@ -167,6 +169,25 @@ def test_what_the_engine_can_do_best_itself() -> None:
     [only] = found(routes=routes, native=NativeFinding("http://127.0.0.1:11436"))
     assert only.lines == ("specollama native coder", 'route = "native"')
     assert found(routes=routes, native=NativeFinding("http://127.0.0.1:11436", running=True)) == []
+
+
+def test_what_is_to_be_written_or_typed_holds_for_any_name() -> None:
+    routes = (RouteFinding(Route.NATIVE, 1.3, lookahead=8),)
+    for name in ("qwen2.5-coder:32b", "it's mine", "-"):
+        given = {"name": name, "native": NativeFinding(HERE), "routes": routes}
+        short, engine = found(context_lengths=(8192, 2048), **given)
+        assert tomllib.loads("\n".join(short.lines)) == {"pairs": {name: {"options": {"num_ctx": 8192}}}}
+        assert shlex.split(engine.lines[0]) == ["specollama", "native", name]
+        [slow, _] = found(route=Route.PLAIN, **given)
+        assert tomllib.loads(f"{slow.where} = 1") == {"pairs": {name: {"route": 1}}}
+
+
+def test_of_a_pair_by_flags_nothing_is_to_be_written() -> None:
+    given = {"name": "", "native": NativeFinding(HERE), "routes": (RouteFinding(Route.NATIVE, 1.3, lookahead=8),)}
+    short, engine = found(context_lengths=(8192, 2048), **given)
+    assert (short.do, short.lines) == ("beyond it nothing is drafted: give --num-ctx 8192", ())
+    assert engine.do.endswith(", and give --route native")
+    assert engine.lines == ("specollama native --target big --draft small",)
 
 
 def test_another_engines_pair_is_measured_apart() -> None:
