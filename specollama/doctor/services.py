@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from shlex import quote
+from urllib.parse import urlsplit
 
 from specollama.hosts import DEFAULT_PORT, local_port
 
@@ -65,14 +66,17 @@ def _launchd(environment: Environment) -> tuple[str, ...]:
     )
 
 
-def _docker(environment: Environment) -> tuple[str, ...]:
-    """A container's environment is set when it is made. What of the store is named lies elsewhere within it."""
+def _docker(environment: Environment, port: str = DEFAULT_PORT) -> tuple[str, ...]:
+    """A container's environment is set when it is made. What of the store is named lies elsewhere within it.
+
+    `port`: of the machine; within the container it is always Ollama's own.
+    """
     within = {name: _BLOB.sub("/root/.ollama/models/blobs/", value) for name, value in environment.items()}
     settings = " ".join(f"-e {quote(f'{name}={value}')}" for name, value in within.items())
     return (
         "docker rm -f ollama",
         "# below: --gpus=all, or --device, as it had before",
-        f"docker run -d --name ollama -v ollama:/root/.ollama -p 11434:11434 {settings} ollama/ollama",
+        f"docker run -d --name ollama -v ollama:/root/.ollama -p {port}:{DEFAULT_PORT} {settings} ollama/ollama",
     )
 
 
@@ -104,13 +108,27 @@ _FORMS: Mapping[Service, Callable[[Environment], tuple[str, ...]]] = {
 def lines_for(service: Service | None, url: str, environment: Environment) -> tuple[str, ...]:
     """The same for the server at a URL, in the way that is named; else as it is likely to run there.
 
-    Of another machine nothing is known: a shell's form says it shortest.
+    Of another machine nothing is known: a shell's form says it shortest. It listens where it did before.
     """
     here = local_port(url) is not None
     chosen = service or (likely_here() if here else Service.SHELL)
-    address = {} if url.endswith(f":{DEFAULT_PORT}") or chosen is not Service.SHELL else {"OLLAMA_HOST": _address(url)}
+    if chosen is Service.DOCKER:
+        return _docker(environment, _port(url) or DEFAULT_PORT)
+    address = _address(url, here=here) if chosen is Service.SHELL else {}  # a service's own stays
     return lines(chosen, {**address, **environment})
 
 
-def _address(url: str) -> str:
-    return url.partition("://")[2]
+def _address(url: str, *, here: bool) -> Environment:
+    """Where a server listens that is reached by this URL; nothing where that is its default, or isn't known."""
+    port = _port(url)
+    if port is None or (here and port == DEFAULT_PORT):
+        return {}
+    host = urlsplit(url).netloc.rpartition(":")[0]
+    everywhere = "[::]" if host.startswith("[") else "0.0.0.0"
+    return {"OLLAMA_HOST": f"{host if here else everywhere}:{port}"}
+
+
+def _port(url: str) -> str | None:
+    """Ollama's own; None where another server passes requests on to it: it has neither TLS nor a path."""
+    parts = urlsplit(url)
+    return None if parts.scheme == "https" or parts.path or parts.port is None else str(parts.port)

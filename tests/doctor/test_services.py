@@ -87,5 +87,32 @@ def test_a_shell_starts_the_server_where_it_was() -> None:
         "OLLAMA_HOST=127.0.0.1:11500 A=1 ollama serve",
     )
     assert lines_for(Service.SHELL, "http://127.0.0.1:11434", {"A": "1"}) == ("A=1 ollama serve",)
-    assert lines_for(None, "http://tower:11434", {"A": "1"}) == ("A=1 ollama serve",)
-    assert lines_for(Service.DOCKER, "http://127.0.0.1:11500", {"A": "1"})[-1].endswith("-e A=1 ollama/ollama")
+
+
+def test_a_server_on_another_machine_goes_on_being_reached() -> None:
+    """By itself Ollama would listen for its own machine alone."""
+    for service in (None, Service.SHELL):
+        for url, address in {
+            "http://tower:11434": "0.0.0.0:11434",
+            "http://tower:11500": "0.0.0.0:11500",
+            "http://192.168.0.7:11434": "0.0.0.0:11434",
+            "http://[fd00::7]:11434": "'[::]:11434'",
+        }.items():
+            assert lines_for(service, url, {"A": "1"}) == (f"OLLAMA_HOST={address} A=1 ollama serve",)
+    assert lines_for(Service.SYSTEMD, "http://tower:11500", {"A": "1"}) == lines(Service.SYSTEMD, {"A": "1"})
+
+
+def test_where_ollama_listens_behind_another_server_is_not_made_up() -> None:
+    for url in (
+        "https://tower:443",
+        "https://tower:443/ollama",
+        "http://tower:80/ollama",
+        "http://127.0.0.1:80/ollama",
+    ):
+        assert lines_for(Service.SHELL, url, {"A": "1"}) == ("A=1 ollama serve",)
+        assert "-p 11434:11434 -e A=1" in lines_for(Service.DOCKER, url, {"A": "1"})[-1]
+
+
+def test_a_container_keeps_its_port_on_the_machine() -> None:
+    for url in ("http://127.0.0.1:11500", "http://tower:11500"):
+        assert lines_for(Service.DOCKER, url, {"A": "1"})[-1].endswith("-p 11500:11434 -e A=1 ollama/ollama")
