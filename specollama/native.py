@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from time import perf_counter
 
 import httpx
@@ -60,23 +60,35 @@ class Setup:
     @property
     def environment(self) -> dict[str, str]:
         """Of a second server, beside the one that is there."""
-        return {
-            "OLLAMA_HOST": httpx.URL(self.url).netloc.decode(),
-            "OLLAMA_MODELS": str(self.target.parent.parent),  # the store that it was found in
-            "OLLAMA_NOPRUNE": "1",  # the other server may be pulling into it
-            **self.drafting,
-        }
+        return environment(self.target, self.draft, self.url, self.n_max, self.p_min)
 
     @property
     def drafting(self) -> dict[str, str]:
-        """What makes llama.cpp's server draft: its own variables, which Ollama hands on."""
-        return {
-            "OLLAMA_MAX_LOADED_MODELS": "1",
-            "LLAMA_ARG_SPEC_TYPE": "draft-simple",
-            "LLAMA_ARG_SPEC_DRAFT_MODEL": str(self.draft),
-            "LLAMA_ARG_SPEC_DRAFT_N_MAX": str(self.n_max),
-            "LLAMA_ARG_SPEC_DRAFT_P_MIN": f"{self.p_min:g}",
-        }
+        """What makes its engine draft."""
+        return drafting(self.draft, self.n_max, self.p_min)
+
+
+def environment(
+    target: PurePath, draft: PurePath, url: str, n_max: int = N_MAX, p_min: float = P_MIN
+) -> dict[str, str]:
+    """Of a server that serves a target of a store with its draft, beside the server that is there."""
+    return {
+        "OLLAMA_HOST": httpx.URL(url).netloc.decode(),
+        "OLLAMA_MODELS": str(target.parent.parent),  # the store that it was found in
+        "OLLAMA_NOPRUNE": "1",  # the other server may be pulling into it
+        **drafting(draft, n_max, p_min),
+    }
+
+
+def drafting(draft: PurePath, n_max: int = N_MAX, p_min: float = P_MIN) -> dict[str, str]:
+    """What makes llama.cpp's server draft: its own variables, which Ollama hands on."""
+    return {
+        "OLLAMA_MAX_LOADED_MODELS": "1",
+        "LLAMA_ARG_SPEC_TYPE": "draft-simple",
+        "LLAMA_ARG_SPEC_DRAFT_MODEL": str(draft),
+        "LLAMA_ARG_SPEC_DRAFT_N_MAX": str(n_max),
+        "LLAMA_ARG_SPEC_DRAFT_P_MIN": f"{p_min:g}",
+    }
 
 
 def set_up(

@@ -63,7 +63,8 @@ def _wanted(settings: PairSettings, tokens: int | None, target_hf: str | None, d
     target, drafting = asyncio.run(described(settings, os.environ))
     lengths = settings.lookahead if isinstance(settings.lookahead, tuple) else (settings.lookahead,)
     fixed = max((length for length in lengths if isinstance(length, int)), default=0)
-    return Wanted(target, drafting, tokens or fixed or None, settings.options.get("num_ctx"), target_hf, draft_hf)
+    context, native = settings.options.get("num_ctx"), settings.native.url
+    return Wanted(target, drafting, tokens or fixed or None, context, target_hf, draft_hf, native)
 
 
 def _shown(files: dict[str, str]) -> list[str]:

@@ -7,11 +7,14 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import PurePath, PurePosixPath, PureWindowsPath
 
-from specollama.errors import UsageError
+from specollama.config import NATIVE
+from specollama.errors import UnsupportedPair, UsageError
 from specollama.export.models import Described
 from specollama.export.repositories import repository
 from specollama.export.vocabularies import check_llama_cpp, check_same, known
+from specollama.native import N_MAX, environment
 
 _NOT_COMPARED = "the vocabularies weren't compared: one of them isn't known here"
 
@@ -28,7 +31,11 @@ class Engine(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The pair, and what is asked of it. `tokens`: drafted in a round; None: as the engine's own examples have it."""
+    """The pair, and what is asked of it.
+
+    `tokens`: drafted in a round; None: as the engine's own examples have it. `native`: the URL of an Ollama that is to
+    serve this pair alone.
+    """
 
     target: Described
     draft: Described
@@ -36,6 +43,7 @@ class Wanted:
     context_length: int | None = None
     target_hf: str | None = None
     draft_hf: str | None = None
+    native: str = NATIVE.url
 
 
 def exported(engine: Engine, wanted: Wanted) -> dict[str, str]:
@@ -128,14 +136,12 @@ def _ollama(wanted: Wanted) -> dict[str, str]:
         *_where(wanted),
         *check,
     ]
-    settings = {
-        "LLAMA_ARG_SPEC_TYPE": "draft-simple",
-        "LLAMA_ARG_SPEC_DRAFT_MODEL": _file(wanted.draft),
-        "LLAMA_ARG_SPEC_DRAFT_N_MAX": str(wanted.tokens or 16),
-        "LLAMA_ARG_SPEC_DRAFT_P_MIN": "0.75",
-        "OLLAMA_HOST": "127.0.0.1:11444",
-        **({"OLLAMA_CONTEXT_LENGTH": str(wanted.context_length)} if wanted.context_length else {}),
-    }
+    target, draft = _path(_file(wanted.target)), _path(_file(wanted.draft))
+    if not (target.parent.name == "blobs" and target.name.startswith("sha256-")):
+        raise UnsupportedPair(f"{target} isn't in a model store, the only place that an Ollama serves models from")
+    settings = environment(target, draft, wanted.native, wanted.tokens or N_MAX)
+    if wanted.context_length:
+        settings["OLLAMA_CONTEXT_LENGTH"] = str(wanted.context_length)
     lines = [["env"], *([f"{name}={value}"] for name, value in settings.items()), ["ollama", "serve"]]
     return {"ollama.sh": _script(notes, lines)}
 
@@ -169,6 +175,11 @@ def _file(model: Described) -> str:
     if not model.file:
         raise UsageError(f"no GGUF file of {model.name} is known: the pair has to name one, or a model on an Ollama")
     return model.file
+
+
+def _path(file: str) -> PurePath:
+    """As its machine writes paths."""
+    return PureWindowsPath(file) if PureWindowsPath(file).is_absolute() else PurePosixPath(file)
 
 
 def _where(wanted: Wanted) -> list[str]:

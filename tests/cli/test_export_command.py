@@ -25,10 +25,13 @@ def test_the_set_up_goes_to_stdout_and_the_real_files_pass_the_engines_checks(ca
 
 def test_models_on_an_ollama_are_its_files_on_that_machine(call: Call, embedded_url: str) -> None:
     named = ["--target", f"target@{embedded_url}", "--draft", f"draft@{embedded_url}"]
-    outcome = call("export", "--to", "ollama", *named)
+    outcome = call("export", "--to", "llama-server", *named)
     assert (outcome.code, outcome.err) == (0, "")
     assert f"# the files are on {embedded_url}" in outcome.out
-    assert f"LLAMA_ARG_SPEC_DRAFT_MODEL={default_models()['draft']}" in outcome.out
+    assert f"-md {default_models()['draft']}" in outcome.out
+    outcome = call("export", "--to", "ollama", *named)
+    assert outcome.code == 2
+    assert f"{default_models()['target']} isn't in a model store" in outcome.err
     outcome = call("export", "--to", "ollama", "--target", f"nothing@{embedded_url}", "--draft", named[3])
     assert outcome.code == 1
     assert f"{embedded_url} has no model 'nothing'" in outcome.err

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from specollama.errors import UnsupportedPair, UsageError
 from specollama.export.models import Described
 from specollama.export.repositories import repository
 from specollama.export.writing import Engine, Wanted, exported
+from specollama.native import Setup
 
 WORDS = [f"w{place}" for place in range(200)]
 SAME: Mapping[str, Any] = {
@@ -113,26 +116,56 @@ def test_llama_server_is_told_to_use_the_draft_that_it_loads() -> None:
     assert not {"--draft-model", "--draft-max", "--draft"} & set(words)
 
 
-def test_ollama_gets_the_environment_that_its_llama_server_reads() -> None:
-    [script] = exported(Engine.OLLAMA, wanted(tokens=8)).values()
+STORED = f"/usr/share/ollama/.ollama/models/blobs/sha256-{0:064d}"
+
+
+def stored(file: str = STORED, draft: Described | None = None, **given: Any) -> Wanted:
+    """The target's weights in a store of Ollama's."""
+    return replace(wanted(draft, **given), target=replace(model("big"), file=file))
+
+
+def environment(script: str) -> dict[str, str]:
     words = command(script)
-    assert words[:2] == ["exec", "env"]
-    assert words[-2:] == ["ollama", "serve"]
-    settings = dict(word.split("=", 1) for word in words[2:-2])
-    assert settings == {
+    assert (words[:2], words[-2:]) == (["exec", "env"], ["ollama", "serve"])
+    return dict(word.split("=", 1) for word in words[2:-2])
+
+
+def test_ollama_gets_the_environment_in_which_it_finds_the_target_and_drafts() -> None:
+    [script] = exported(Engine.OLLAMA, stored(tokens=5, context_length=4096)).values()
+    assert environment(script) == {
+        "OLLAMA_HOST": "127.0.0.1:11436",
+        "OLLAMA_MODELS": "/usr/share/ollama/.ollama/models",
+        "OLLAMA_NOPRUNE": "1",
+        "OLLAMA_MAX_LOADED_MODELS": "1",
         "LLAMA_ARG_SPEC_TYPE": "draft-simple",
         "LLAMA_ARG_SPEC_DRAFT_MODEL": "/models/small.gguf",
-        "LLAMA_ARG_SPEC_DRAFT_N_MAX": "8",
-        "LLAMA_ARG_SPEC_DRAFT_P_MIN": "0.75",
-        "OLLAMA_HOST": "127.0.0.1:11444",
+        "LLAMA_ARG_SPEC_DRAFT_N_MAX": "5",
+        "LLAMA_ARG_SPEC_DRAFT_P_MIN": "0.7",
+        "OLLAMA_CONTEXT_LENGTH": "4096",
     }
     assert "Ollama 0.30 or later" in comments(script)
+
+
+def test_an_exported_ollama_is_the_one_that_the_route_native_asks() -> None:
+    setup = Setup("big", Path(STORED), Path("/models/small.gguf"), "http://127.0.0.1:11500")
+    [script] = exported(Engine.OLLAMA, stored(native=setup.url)).values()
+    assert environment(script) == setup.environment
+
+
+def test_a_store_on_windows_is_named_as_it_is_there() -> None:
+    [script] = exported(Engine.OLLAMA, stored(rf"C:\Users\me\.ollama\models\blobs\sha256-{0:064d}")).values()
+    assert environment(script)["OLLAMA_MODELS"] == r"C:\Users\me\.ollama\models"
+
+
+def test_a_file_outside_a_store_is_nothing_that_ollama_serves() -> None:
+    with pytest.raises(UnsupportedPair, match=r"/models/big\.gguf isn't in a model store"):
+        exported(Engine.OLLAMA, wanted())
 
 
 @pytest.mark.parametrize("engine", list(Engine))
 def test_paths_and_names_are_one_word_for_the_shell(engine: Engine) -> None:
     odd = Described("small", SAME, "/my models/$(rm)/a'b.gguf", "this machine")
-    for script in exported(engine, wanted(odd)).values():
+    for script in exported(engine, stored(draft=odd)).values():
         assert "$(rm)" not in script or "/my models/$(rm)/a'b.gguf" in " ".join(command(script))
 
 
