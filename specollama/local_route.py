@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from specollama.backends import store
 from specollama.backends.facts import Model, context_length
+from specollama.backends.hardware import has_gpu_memory
 from specollama.backends.vocabulary import offloads_to_gpu
 from specollama.checks import Ask, obstacle_alone, why_off
 from specollama.config import DraftRef, FileRef, ModelRef, PairSettings
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 _NEEDED, _TRACED = 2, 5  # most probable tokens told at each place: for a comparison, and for a trace
 _HERE = "http://localhost"  # where the target is
-_GPU_DEVICES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 
 
 _LOADING = ("num_ctx", "num_thread", "num_gpu", "use_mmap")  # options that need the models opened anew
@@ -172,12 +172,8 @@ def why_not_here() -> str:
         offloads = offloads_to_gpu()
     except MissingPackage as error:
         return f"local: {error}"
-    gpu = (platform.system(), platform.machine()) == ("Darwin", "arm64") or any(map(_there, _GPU_DEVICES))
+    gpu = (platform.system(), platform.machine()) == ("Darwin", "arm64") or has_gpu_memory()
     return "local: this machine has a GPU that the installed llama.cpp wasn't built for" if gpu and not offloads else ""
-
-
-def _there(device: str) -> bool:
-    return Path(device).exists()
 
 
 async def speculated_here(

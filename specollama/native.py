@@ -150,19 +150,18 @@ def why_unfit(target: LlamaVocabulary, draft: LlamaVocabulary) -> str:
     return f"token {token} is {ours[token]!r} for the target and {theirs[token]!r} for the draft"
 
 
-def refuse_full(setup: Setup, free: int) -> None:
-    """Raises RunError where the free memory (bytes) doesn't hold both models: Ollama counts only the target."""
+def check_memory(setup: Setup, free: int, *, gpu: bool) -> str:
+    """A line where the free memory (bytes) doesn't hold both models: Ollama counts only the target. "" where it does.
+
+    Raises RunError with it unless a `gpu` has memory of its own, whose size isn't known here: a reply shows it then.
+    """
     needed = setup.target.stat().st_size + setup.draft.stat().st_size + _HEADROOM
-    if needed > free:
-        raise RunError(
-            f"{setup.model} and its draft need {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB of memory are "
-            f"free: `ollama stop {setup.model}` on the other server, or take smaller models"
-        )
-
-
-def free_memory() -> int:
-    """Bytes that programs can still get."""
-    return int(psutil.virtual_memory().available)
+    if needed <= free:
+        return ""
+    words = f"{setup.model} and its draft need {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB of memory are free"
+    if gpu:
+        return f"{words}: the GPU has to hold the rest"
+    raise RunError(f"{words}: `ollama stop {setup.model}` on the other server, or take smaller models")
 
 
 def executable(given: Path | None) -> Path:

@@ -9,7 +9,6 @@ import ctypes
 import math
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
+from specollama.backends.hardware import free_memory
 from specollama.backends.store import refuse_unreadable
 from specollama.backends.vocabulary import import_llama, silence
 from specollama.errors import RunError
@@ -165,7 +165,7 @@ class LlamaModel:
             raise RunError(f"{self.path.name} is a recurrent model: it can't take back what it has read")
         if not llama.llama_model_has_decoder(self._model) or llama.llama_model_has_encoder(self._model):
             raise RunError(f"{self.path.name} isn't a model that writes on from a text alone")
-        free, needed = _free_memory(), self._kv_size(options) + _HEADROOM
+        free, needed = free_memory(), self._kv_size(options) + _HEADROOM
         if needed > free:
             raise RunError(
                 f"{self.path.name}: its context of {options.context_length} tokens needs {_gib(needed)}, and "
@@ -199,7 +199,7 @@ class LlamaModel:
 def _open(llama: Any, path: Path, options: LoadOptions) -> Any:
     """The model's weights. What the file is, is looked at first: llama.cpp says no more than that it failed."""
     refuse_unreadable(path)
-    free, size = _free_memory(), path.stat().st_size
+    free, size = free_memory(), path.stat().st_size
     if size + _HEADROOM > free:
         raise RunError(f"{path.name} needs {_gib(size)} of memory, and {_gib(free)} are free")
     parameters = llama.llama_model_default_params()
@@ -222,19 +222,6 @@ def _cores() -> int:
     """Physical cores that this process may use: decoding is bound by memory, and a core's second thread only waits."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(allowed, psutil.cpu_count(logical=False) or allowed)
-
-
-def _free_memory() -> int:
-    """Bytes that can be had without swapping, a container's limit included."""
-    available = int(psutil.virtual_memory().available)
-    with suppress(OSError, ValueError, StopIteration):
-        group = Path("/sys/fs/cgroup")
-        limit = int((group / "memory.max").read_text())
-        used = int((group / "memory.current").read_text())
-        lines = (group / "memory.stat").read_text().splitlines()
-        cached = int(next(line for line in lines if line.startswith("file ")).split()[1])
-        available = min(available, limit - used + cached)
-    return available
 
 
 def _gib(size: int) -> str:

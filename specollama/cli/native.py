@@ -17,6 +17,7 @@ import typer
 
 from specollama import native as engine
 from specollama.backends.facts import describe
+from specollama.backends.hardware import free_memory, has_gpu_memory
 from specollama.backends.http import OllamaServer
 from specollama.backends.watch import loaded
 from specollama.cli import options, output
@@ -70,9 +71,11 @@ def native(
         raise UsageError(f"{settings.native}: a native server is started on this machine; give --port")
     program = engine.executable(ollama)
     version = engine.refuse_old(program)
-    engine.refuse_full(setup, engine.free_memory())
+    teller = _Teller(json)
+    if full := engine.check_memory(setup, free_memory(), gpu=has_gpu_memory()):
+        teller.tell("warning", full, message=full)
     with suppress(asyncio.CancelledError):  # by one of the signals: it has stopped as it was told
-        asyncio.run(_serve(setup, program, settings, _Teller(json), version))
+        asyncio.run(_serve(setup, program, settings, teller, version))
 
 
 def _print(setup: Setup, service: Service, *, json: bool) -> None:

@@ -24,7 +24,7 @@ from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.config import FileRef, Lookup, ModelRef, PairSettings
 from specollama.errors import RunError, UnsupportedPair
 from specollama.hosts import Endpoint
-from specollama.native import NativeServer, Setup, refuse_full, running, set_up, why_unfit
+from specollama.native import NativeServer, Setup, check_memory, running, set_up, why_unfit
 
 Fake = Callable[[str], Path]
 HERE = Endpoint("http://127.0.0.1:9", "a test")
@@ -83,9 +83,16 @@ def test_a_pair_that_no_engine_can_serve_is_refused(store: Path, tmp_path: Path)
 def test_the_memory_has_to_hold_both_models(store: Path) -> None:
     setup = set_up(PAIR, os.environ)
     needed = setup.target.stat().st_size + setup.draft.stat().st_size + 512 * 2**20
-    refuse_full(setup, needed)
+    assert check_memory(setup, needed, gpu=False) == ""
     with pytest.raises(RunError, match=r"target and its draft need 1\.1 GiB, and 1\.0 GiB of memory are free"):
-        refuse_full(setup, 2**30)
+        check_memory(setup, 2**30, gpu=False)
+
+
+def test_a_gpu_may_hold_what_the_memory_does_not(store: Path) -> None:
+    setup = set_up(PAIR, os.environ)
+    words = "target and its draft need 1.1 GiB, and 1.0 GiB of memory are free: the GPU has to hold the rest"
+    assert check_memory(setup, 2**30, gpu=True) == words
+    assert check_memory(setup, 2**34, gpu=True) == ""
 
 
 class Words:
