@@ -14,7 +14,7 @@ import signal
 import subprocess
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, closing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from time import perf_counter
@@ -23,17 +23,16 @@ import httpx
 import psutil
 
 from specollama.backends import store
-from specollama.backends.facts import DEVELOPMENT, first_difference, parsed_version
+from specollama.backends.draft_rules import why_unfit
+from specollama.backends.facts import DEVELOPMENT, parsed_version
+from specollama.backends.gguf_header import read_header
 from specollama.backends.http import OllamaServer
-from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.config import FileRef, ModelRef, PairSettings
 from specollama.errors import EndpointError, RunError, Unreachable, UnsupportedPair
 from specollama.native_route import has_text
 
 OLDEST = (0, 30, 0)
 N_MAX, P_MIN = 8, 0.7
-_PADDING = 128  # entries by which llama.cpp lets vocabularies differ in size
-_FROM = 5  # id from which it compares them
 _START = 60.0  # seconds until the server answers
 _STOP = 10.0  # seconds that it gets to end by itself
 _LOG = 0.3  # seconds by which its log may lag behind
@@ -127,27 +126,8 @@ def refuse_unfit(setup: Setup) -> None:
     """Raises UnsupportedPair where llama.cpp wouldn't let the draft speculate, by its own conditions."""
     store.refuse_unreadable(setup.target)
     store.refuse_unreadable(setup.draft)
-    with closing(LlamaVocabulary(setup.target)) as target, closing(LlamaVocabulary(setup.draft)) as draft:
-        if reason := why_unfit(target, draft):
-            raise UnsupportedPair(f"{setup.model}: its engine takes no such draft: {reason}")
-
-
-def why_unfit(target: LlamaVocabulary, draft: LlamaVocabulary) -> str:
-    """llama.cpp's conditions on the two vocabularies (b10488); "" where they hold."""
-    ours, theirs = target.texts(), draft.texts()
-    if target.kind != draft.kind:
-        return "their tokenizers are of different kinds"
-    if target.adds_begin_marker != draft.adds_begin_marker:
-        return "one adds a begin marker, the other doesn't"
-    if target.begin_marker != draft.begin_marker and target.adds_begin_marker:
-        return f"they begin a text with {target.begin_marker!r} and {draft.begin_marker!r}"
-    if abs(len(ours) - len(theirs)) > _PADDING:
-        return f"vocabularies of {len(ours)} and {len(theirs)} tokens differ by more than {_PADDING}"
-    token = first_difference(theirs[_FROM:], ours[_FROM:])
-    if token is None:
-        return ""
-    token += _FROM
-    return f"token {token} is {ours[token]!r} for the target and {theirs[token]!r} for the draft"
+    if reason := why_unfit(read_header(setup.target).fields, read_header(setup.draft).fields):
+        raise UnsupportedPair(f"{setup.model}: its engine takes no such draft: {reason}")
 
 
 def check_memory(setup: Setup, free: int, *, gpu: bool) -> str:

@@ -204,16 +204,6 @@ class LlamaVocabulary:
         """What each token prints, by id."""
         return self._shown
 
-    def texts(self) -> list[str]:
-        """Each token as the file writes it, control tokens included."""
-        get = self._llama.llama_vocab_get_text
-        return [get(self._vocab, token).decode("utf-8", "replace") for token in range(len(self._pieces))]
-
-    @property
-    def kind(self) -> int:
-        """llama.cpp's number for the kind of tokenizer."""
-        return int(self._llama.llama_vocab_type(self._vocab))
-
     def piece(self, token: int) -> bytes:
         """The bytes of a token, which may be a part of a character; none for control tokens."""
         return self._pieces[token]

@@ -10,7 +10,6 @@ from specollama.tables import dotted
 from specollama.types import Route
 
 LANES_AT_ONCE = 8
-_FIRST_WITH_SWITCHES = (0, 30)  # from then on llama-server reads its own variables from Ollama's environment
 _GAIN = 1.05  # below, a change isn't worth the trouble
 _UNIFIED = {"LLAMA_ARG_KV_UNIFIED": "1", "LLAMA_ARG_CACHE_IDLE_SLOTS": "0"}
 

@@ -193,6 +193,12 @@ def test_without_add_bos_the_tokenizer_adds_none(tmp_path: Path) -> None:
     vocabulary.close()
 
 
+def test_the_control_tokens_of_a_chat_are_told() -> None:
+    vocabulary = LlamaVocabulary(default_models()["draft"])
+    assert vocabulary.markers("<|im_start|>user\nHello<|im_end|>\n") == ("<|im_start|>", "<|im_end|>")
+    vocabulary.close()
+
+
 def test_closing_twice_is_no_matter(tmp_path: Path) -> None:
     vocabulary = opened(sentencepiece(), tmp_path / "spm.gguf")
     vocabulary.close()

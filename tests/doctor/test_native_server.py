@@ -14,17 +14,16 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+import gguf
 import psutil
 import pytest
 from calls import Call, command, environment
 
-from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.config import FileRef, Lookup, ModelRef, PairSettings
 from specollama.errors import RunError, UnsupportedPair
 from specollama.hosts import Endpoint
-from specollama.native import NativeServer, Setup, check_memory, running, set_up, why_unfit
+from specollama.native import NativeServer, Setup, check_memory, refuse_unfit, running, set_up
 
 Fake = Callable[[str], Path]
 HERE = Endpoint("http://127.0.0.1:9", "a test")
@@ -95,45 +94,27 @@ def test_a_gpu_may_hold_what_the_memory_does_not(store: Path) -> None:
     assert check_memory(setup, 2**34, gpu=True) == ""
 
 
-class Words:
-    """A vocabulary as far as llama.cpp's conditions go."""
-
-    def __init__(self, *texts: str, kind: int = 2, adds: bool = True, begin: str = "<s>") -> None:
-        self._texts, self.kind, self.adds_begin_marker, self.begin_marker = list(texts), kind, adds, begin
-
-    def texts(self) -> list[str]:
-        return self._texts
-
-
-TEXTS = [f"t{number}" for number in range(300)]
-
-
-@pytest.mark.parametrize(
-    ("draft", "reason"),
-    [
-        (Words(*TEXTS), ""),
-        (Words(*TEXTS, *(f"pad{number}" for number in range(128))), ""),
-        (Words("other", *TEXTS[1:]), ""),  # llama.cpp compares from the fifth on
-        (
-            Words(*TEXTS, *(f"pad{number}" for number in range(129))),
-            "vocabularies of 300 and 429 tokens differ",
-        ),
-        (Words(*TEXTS[:7], "x", *TEXTS[8:]), "token 7 is 't7' for the target and 'x' for the draft"),
-        (Words(*TEXTS, kind=1), "their tokenizers are of different kinds"),
-        (Words(*TEXTS, adds=False), "one adds a begin marker, the other doesn't"),
-        (Words(*TEXTS, begin="<bos>"), "they begin a text with '<s>' and '<bos>'"),
-    ],
-)
-def test_the_engines_own_conditions(draft: Any, reason: str) -> None:
-    assert why_unfit(Words(*TEXTS), draft).startswith(reason)  # type: ignore[arg-type]
-    assert bool(why_unfit(Words(*TEXTS), draft)) == bool(reason)  # type: ignore[arg-type]
+def gguf_file(path: Path, *, adds_end: bool) -> Path:
+    """A file with a vocabulary and no weights."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([f"t{number}" for number in range(9)])
+    writer.add_add_eos_token(adds_end)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return path
 
 
-def test_a_real_vocabulary_fits_itself(models: dict[str, Path]) -> None:
-    with closing(LlamaVocabulary(models["target"])) as target, closing(LlamaVocabulary(models["draft"])) as draft:
-        assert why_unfit(target, draft) == ""
-        assert "<|im_end|>" in target.texts()
-        assert draft.markers("<|im_start|>user\nHello<|im_end|>\n") == ("<|im_start|>", "<|im_end|>")
+def test_what_the_engine_would_refuse_is_refused_before_it_is_started(tmp_path: Path) -> None:
+    plain, ending = (gguf_file(tmp_path / f"{adds}.gguf", adds_end=adds) for adds in (False, True))
+    refuse_unfit(Setup("big", plain, plain, HERE.url))
+    with pytest.raises(UnsupportedPair, match="big: its engine takes no such draft: eos is added to one of them only"):
+        refuse_unfit(Setup("big", plain, ending, HERE.url))
+
+
+def test_real_files_fit_each_other(models: dict[str, Path]) -> None:
+    refuse_unfit(Setup("target", models["target"], models["draft"], HERE.url))
 
 
 def test_the_engines_counts_are_read_from_its_log() -> None:

@@ -177,7 +177,7 @@ def test_paths_and_names_are_one_word_for_the_shell(engine: Engine) -> None:
         ({"bos_token_id": 2}, "another bos token"),
         ({"add_eos_token": True}, "eos is added to one of them only"),
         ({"tokens": [*WORDS, *map(str, range(129))]}, "329 tokens against 200, and no more than 128 may be missing"),
-        ({"tokens": [*WORDS[:9], "x", *WORDS[10:]]}, "token 9 is 'x' and 'w9'"),
+        ({"tokens": [*WORDS[:9], "x", *WORDS[10:]]}, "token 9 is 'w9' for the target and 'x' for the draft"),
     ],
 )
 @pytest.mark.parametrize("engine", [Engine.LLAMA_SERVER, Engine.OLLAMA])
