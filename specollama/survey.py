@@ -19,7 +19,7 @@ from specollama.local_route import target_file
 from specollama.pairs import DEFAULT_LANES, Pair
 from specollama.plan import requests_for
 from specollama.sampling import effective
-from specollama.scoring.checks import most_rows, why_not_worth
+from specollama.scoring.checks import why_not_worth
 from specollama.scoring.route import ScoringRoute
 from specollama.types import Route, SamplingOptions
 
@@ -142,7 +142,7 @@ async def _of_engine(
     if off := why_off(settings):
         route, reason = str(Route.PLAIN), off
     elif measure:
-        costs = await (opened := await scoring.pair(settings)).costs(most_rows(opened.engine.can, opened.facts, _COLD))
+        costs = await (opened := await scoring.pair(settings)).costs(_COLD)
         if why := why_not_worth(costs, opened.engine.can, opened.facts, 0, _COLD):
             route, reason = str(Route.PLAIN), why
     return PairFinding(name, target, draft, None, "compared when they are opened", route, reason)

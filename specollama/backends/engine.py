@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -188,3 +189,12 @@ class Engine(Protocol):
     ) -> AsyncGenerator[Written, None]:
         """A whole reply to a chat by the engine's own chat endpoint."""
         ...
+
+
+async def rows_of(engine: Engine, request: Request, draws: Draws, *, by_row: bool) -> list[Drawn | None]:
+    """A request's rows, together or (`by_row`) as requests of their own, all at once. Raises EndpointError."""
+    if not by_row or request.end - request.first < 2:
+        return await engine.rows(request, draws)
+    rows = (replace(request, first=row, end=row + 1) for row in range(request.first, request.end))
+    answers = await asyncio.gather(*(engine.rows(row, draws) for row in rows))
+    return [drawn for answer in answers for drawn in answer]

@@ -7,13 +7,12 @@ sampler and all options (rules greedy and match): nothing of a distribution has 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from specollama.backends.engine import REPLACEMENT, Drawn, Draws, Engine, Place, Request
+from specollama.backends.engine import REPLACEMENT, Drawn, Draws, Engine, Place, Request, rows_of
 from specollama.backends.lexicon import Lexicon
 from specollama.errors import EndpointError, Refused
 from specollama.types import Continuation, DoneReason, Draft, Row, Scored, Token, Verdict
@@ -93,13 +92,12 @@ class ScoringTarget:
 
     async def _rows(self, request: Request) -> list[Drawn | None]:
         """Asked once more where it failed: a busy server, or a kept connection that had gone."""
-        ask = _each if self.by_row and request.drafted else _together
         try:
-            return await ask(self.engine, request, self.draws)
+            return await rows_of(self.engine, request, self.draws, by_row=self.by_row)
         except EndpointError as error:
             if isinstance(error, Refused) and error.status < 500:
                 raise  # asked again it would be refused again
-            return await ask(self.engine, request, self.draws)
+            return await rows_of(self.engine, request, self.draws, by_row=self.by_row)
 
     def _along(self, drafted: Sequence[tuple[int, str]], drawn: Sequence[Drawn | None]) -> dict[int, Row]:
         """The rows as far as they follow what the target draws itself."""
@@ -153,14 +151,3 @@ class ScoringTarget:
 
     def _written(self, text: str, sampled: int, end: DoneReason | None) -> Continuation:
         return Continuation((Token(text),) if text else (), sampled, end=end)
-
-
-async def _together(engine: Engine, request: Request, draws: Draws) -> list[Drawn | None]:
-    return await engine.rows(request, draws)
-
-
-async def _each(engine: Engine, request: Request, draws: Draws) -> list[Drawn | None]:
-    """The rows as requests of their own, all at once."""
-    rows = (replace(request, first=row, end=row + 1) for row in range(request.first, request.end))
-    answers = await asyncio.gather(*(engine.rows(row, draws) for row in rows))
-    return [drawn for answer in answers for drawn in answer]

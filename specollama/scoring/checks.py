@@ -72,6 +72,13 @@ def by_row(can: Capabilities, sampling: SamplingOptions) -> bool:
     return not sampling.greedy and (can.must_seed or sampling.seed is not None)
 
 
+def asked(can: Capabilities, sampling: SamplingOptions) -> str:
+    """How a round's rows are asked for, which is what they cost by, in words."""
+    if can.one_pass and sampling.greedy:
+        return "one pass a round"
+    return "one request a place" if by_row(can, sampling) else "one request a round"
+
+
 def why_not_worth(costs: ModelCosts, can: Capabilities, facts: Facts, prompt: int, sampling: SamplingOptions) -> str:
     """Why rounds would be slower than the engine's own stream, even with drafts for nothing; "" where they may gain."""
     step = costs.plain or costs.passes[1]

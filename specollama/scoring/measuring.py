@@ -11,12 +11,14 @@ from statistics import median
 from time import perf_counter
 
 from specollama.backends.costs import ModelCosts, rising
-from specollama.backends.engine import Draws, Engine, Facts, Place, Request
+from specollama.backends.engine import Draws, Engine, Facts, Place, Request, rows_of
 from specollama.config import ModelRef
 from specollama.errors import RunError
+from specollama.scoring.checks import by_row, most_rows
 from specollama.types import SamplingOptions
 
 _COLD = Draws(SamplingOptions(temperature=0))
+_SEED = 1  # where each row has one
 SIZES = (1, 8, 2, 4, 16)  # rows in a request, the most telling first
 _REPEATS = 3
 _LIMIT = 3.0  # seconds
@@ -27,6 +29,8 @@ _SAMPLE = (
     "Nobody had asked him to, and nobody would ever read it, but a page was a page, and the sea gave him little else. "
 )
 
+_Ask = Callable[[Request], Awaitable[object]]
+
 
 def costs_key(target: ModelRef, facts: Facts) -> str:
     """What an engine's costs depend on, as far as it can be seen from here."""
@@ -34,15 +38,19 @@ def costs_key(target: ModelRef, facts: Facts) -> str:
     return hashlib.sha256(repr(said).encode()).hexdigest()[:32]
 
 
-async def measure(engine: Engine, most: int, clock: Callable[[], float] = perf_counter) -> ModelCosts:
-    """Time an engine's rows, and its own stream, for some seconds. `most`: rows that it is asked for at once.
+async def measure(
+    engine: Engine, facts: Facts, sampling: SamplingOptions, clock: Callable[[], float] = perf_counter
+) -> ModelCosts:
+    """Time an engine's rows, asked for as for a reply that is sampled so, and its own stream, for some seconds.
 
     Each request goes on where the one before was accepted whole, so that as much is new to the engine as in a reply.
     """
     text = await engine.tokenize(_SAMPLE * 8, whole=True)
-    await engine.rows(Request(Place(text[: _READ // 2])), _COLD)  # a model may have to be loaded
-    first = await _timed(lambda: engine.rows(Request(Place(text[:_READ])), _COLD), clock)
-    passes, place = await _passes(engine, text, most, clock)
+    each = by_row(engine.can, sampling)
+    ask = partial(rows_of, engine, draws=Draws(sampling, _SEED if each else None), by_row=each)
+    await ask(Request(Place(text[: _READ // 2])))  # a model may have to be loaded
+    first = await _timed(lambda: ask(Request(Place(text[:_READ]))), clock)
+    passes, place = await _passes(ask, text, most_rows(engine.can, facts, sampling), clock)
     if 1 not in passes:
         raise RunError(f"{engine.url} gave too few tokens to a text of {len(_SAMPLE * 8)} characters")
     # A row is a step and more: where the stream seemed slower, something else was running.
@@ -50,16 +58,14 @@ async def measure(engine: Engine, most: int, clock: Callable[[], float] = perf_c
     return ModelCosts(passes=rising(passes), reading=max(0.0, first - passes[1]) / (_READ // 2), plain=plain)
 
 
-async def _passes(
-    engine: Engine, text: list[int], most: int, clock: Callable[[], float]
-) -> tuple[dict[int, float], int]:
+async def _passes(ask: _Ask, text: list[int], most: int, clock: Callable[[], float]) -> tuple[dict[int, float], int]:
     """Seconds of a request by its rows, and the place in the text that was reached. Two sizes at least."""
     began, passes, place = clock(), dict[int, float](), _READ
     for size in (size for size in SIZES if size <= most):
         took = list[float]()
         while len(took) <= _REPEATS and (len(took) < 2 or clock() - began < _LIMIT) and place + size < len(text):
             request = Request(Place(text[:place]), text[place : place + size - 1])
-            took.append(await _timed(partial(engine.rows, request, _COLD), clock))
+            took.append(await _timed(partial(ask, request), clock))
             place += size
         if took:
             passes[size] = min(took[1:] or took)  # the first one at a size has slots read the text

@@ -24,6 +24,7 @@ from specollama.lookahead import Lookahead
 from specollama.plan import drafting_ahead, served
 from specollama.planner import CostCurve
 from specollama.prompts import without_begin_marker
+from specollama.scoring.checks import asked
 from specollama.scoring.measuring import costs_key, measure
 from specollama.scoring.prompts import Messages
 from specollama.types import Rule, SamplingOptions
@@ -44,7 +45,7 @@ class Planned:
 
 @dataclass(slots=True)
 class ScoringPair:
-    """Close it with `close`, which keeps what was learnt. `place`: a URL of the engine; `key`: of its costs.
+    """Close it with `close`, which keeps what was learnt. `place`: a URL of the engine; `key`: what its costs go by.
 
     `vocabulary`: a draft model's tokenizer, where it is the target's, too. `served`: a draft model on an Ollama.
     """
@@ -98,22 +99,24 @@ class ScoringPair:
         notices, self.notices = tuple(self.notices), []
         return notices
 
-    @property
-    def measured(self) -> costs.ModelCosts | None:
-        """What the engine costs, if that is known."""
-        return self.drafting.kept.models.get(self.key)
+    def measured(self, sampling: SamplingOptions) -> costs.ModelCosts | None:
+        """What the engine costs, asked as for such a reply, if that is known."""
+        return self.drafting.kept.models.get(self._key(sampling))
 
-    async def costs(self, most: int) -> costs.ModelCosts:
-        """What the engine costs with so many rows at once at most; measured the first time."""
+    async def costs(self, sampling: SamplingOptions) -> costs.ModelCosts:
+        """The same; measured the first time."""
         async with self._measuring:
-            known = self.measured
+            known = self.measured(sampling)
             if known is None:
-                known = await measure(self.engine, most)
+                known = await measure(self.engine, self.facts, sampling)
                 kept = self.drafting.kept
-                self.drafting.kept = kept.model_copy(update={"models": {**kept.models, self.key: known}})
+                self.drafting.kept = kept.model_copy(update={"models": {**kept.models, self._key(sampling): known}})
                 if notice := costs.keep(self.drafting.kept, self.drafting.file):
                     self.notices.append(notice)
         return known
+
+    def _key(self, sampling: SamplingOptions) -> str:
+        return f"{self.key}, {asked(self.engine.can, sampling)}"
 
     async def template(self, messages: Messages) -> str | None:
         """A chat by the draft model's template; None where no draft model has one."""
@@ -132,7 +135,7 @@ class ScoringPair:
         """For one reply. `tokens`: of all its text, to which the target adds; `most`: to be drafted in a round."""
         rule = Rule.GREEDY if sampling.greedy else Rule.MATCH
         others = [served(self.served, sampling, settings, self.place)] if self.served else []
-        known = self.measured
+        known = self.measured(sampling)
         planner = self.drafting.planner(
             CostCurve(dict(known.passes) if known else dict(_UNMEASURED)), rule, sampling, others
         )

@@ -22,6 +22,7 @@ from specollama.planner import MOST
 from specollama.sampling import effective
 from specollama.scoring.checks import (
     Prompted,
+    asked,
     by_row,
     check_options,
     most_rows,
@@ -101,8 +102,8 @@ class ScoringRoute:
         drafting = why_off(settings) is None
         async with self._opening:
             if drafting not in self._pairs:
-                engine, asked = await self._opened(target, api), settings if drafting else replace(settings, drafts=())
-                self._pairs[drafting] = await open_pair(engine, CLIENTS[api].kind.name, target, asked)
+                engine, given = await self._opened(target, api), settings if drafting else replace(settings, drafts=())
+                self._pairs[drafting] = await open_pair(engine, CLIENTS[api].kind.name, target, given)
             pair = self._pairs[drafting]
             if drafting and served and pair.served is None:  # its server may have been down before
                 await pair.join(served)
@@ -156,7 +157,7 @@ class ScoringRoute:
             return "the draft model is busy with another reply"
         if settings.lookahead != "auto":
             return ""
-        costs = await pair.costs(most_rows(can, facts, sampling))
+        costs = await pair.costs(sampling)
         worth = settings.route is Route.SCORING
         return "" if worth else why_not_worth(costs, can, facts, len(prompted.tokens), sampling)
 
@@ -174,8 +175,8 @@ async def scored(
         if plan.reason:
             events = speculation.plain("; ".join([plan.reason, *plan.notices]))
         else:
-            how = "one pass" if pair.engine.can.one_pass and plan.sampling.greedy else "one request"
-            words = [f"scoring, {pair.kind}, {how} a round, lookahead {speculation.lookahead}", *plan.notices]
+            how = asked(pair.engine.can, plan.sampling)
+            words = [f"scoring, {pair.kind}, {how}, lookahead {speculation.lookahead}", *plan.notices]
             yield Status(on=True, detail="; ".join(words))
             events = speculation.events()
         async with aclosing(events):
@@ -225,5 +226,5 @@ def _patience(pair: ScoringPair, settings: PairSettings, sampling: SamplingOptio
     """None where a person asked for a lookahead whatever it brings, or for a reply that no clock decides on."""
     if settings.lookahead != "auto" or (sampling.seed is not None and not sampling.greedy):
         return None
-    known = pair.measured
+    known = pair.measured(sampling)
     return Patience(known.plain if known and settings.route is Route.AUTO else None)

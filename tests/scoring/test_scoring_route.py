@@ -23,11 +23,13 @@ from specollama.config import Lookup, ModelRef
 from specollama.errors import AnotherModel, BrokenReply, ModelMissing, Refused, Unreachable, UnsupportedPair
 from specollama.hosts import Endpoint
 from specollama.pairs import Completion, Conversation, Pair
+from specollama.sampling import effective
 from specollama.scoring.engines import CLIENTS
+from specollama.scoring.pair import ScoringPair
 from specollama.scoring.prompts import prompt_for
 from specollama.scoring.route import ScoringRoute
 from specollama.stats import Done, Text
-from specollama.types import Api, DoneReason, Draft, Route, Rule, Token
+from specollama.types import Api, DoneReason, Draft, Route, Rule, SamplingOptions, Token
 from specollama.wire import Message, ShowReply
 
 ENGINES = sorted(FAKES)
@@ -131,6 +133,50 @@ async def test_one_pass_scores_all_drafted_tokens_on_sglang() -> None:
         assert (body["return_logprob"], body["top_logprobs_num"]) == (True, 2)
         assert body["sampling_params"]["max_new_tokens"] == 1
     assert max(len(body["input_ids"]) - body["logprob_start_len"] for body in fake.bodies("/generate")) == 5
+
+
+@pytest.mark.parametrize(
+    ("api", "options", "rows"),
+    [
+        ("sglang", {"temperature": 0}, set()),  # all in one pass
+        ("sglang", WARM, {1, 2, 4, 8, 16}),
+        ("vllm", WARM, {1, 2, 4, 8, 16}),
+        ("vllm", {**WARM, "seed": 5}, {1}),
+        ("tensorrt-llm", WARM, {1}),
+    ],
+)
+async def test_costs_are_measured_by_such_requests_as_score_the_reply(
+    api: str, options: dict[str, Any], rows: set[int]
+) -> None:
+    fake = FAKES[api]()
+    with serving(fake) as url:
+        async with Pair(settings(api, url, lookahead="auto"), os.environ) as pair:
+            await reply(pair, replace(RAW, options={**options, "num_predict": 2}))
+            costs = await opened(pair)
+            assert costs.measured(effective(options, {}, SamplingOptions())) is not None
+    path, key = ("/generate", "input_ids") if api == "sglang" else ("/v1/completions", "prompt")
+    asked = [body for body in fake.bodies(path) if "stream" not in body]
+    assert {len(body[key]) for body in asked if isinstance(body[key][0], list)} == rows
+    assert len(asked) > 12
+
+
+async def test_costs_of_one_pass_are_not_taken_for_those_of_a_prompt_for_each_place() -> None:
+    cold, warm = SamplingOptions(temperature=0), SamplingOptions(temperature=0.7)
+    with serving(FakeSGLang()) as url:
+        async with Pair(settings("sglang", url, lookahead="auto"), os.environ) as pair:
+            await reply(pair, RAW)
+            costs = await opened(pair)
+            known = costs.measured(cold)
+            assert (known is None, costs.measured(warm)) == (False, None)
+            await reply(pair, replace(RAW, options=WARM))
+            assert costs.measured(warm) is not None
+            assert costs.measured(cold) is known, "measured once"
+
+
+async def opened(pair: Pair) -> ScoringPair:
+    route = await pair.scoring()
+    assert route is not None
+    return await route.pair(pair.settings)
 
 
 async def test_log_probabilities_that_are_off_by_one_are_not_taken() -> None:
