@@ -22,7 +22,7 @@ class Call(Entry):
 
 
 class Opened(Entry):
-    """The first entry. `settings`: what the pair's were; `seed`: what those of the items come from."""
+    """The first entry, but for a `Recovered`. `settings`: what the pair's were; `seed`: what those of the items come from."""
 
     kind: Literal["opened"] = "opened"
     version: str

@@ -244,7 +244,7 @@ def fold(lines: Iterable[Line]) -> State:
     state = State()
     for line in lines:
         try:
-            if state.opened is None and not isinstance(line.entry, Opened):
+            if state.opened is None and not isinstance(line.entry, Opened | Recovered):
                 raise Refused("the run isn't open yet")
             state.apply(line.who, line.entry)
         except Refused as error:
