@@ -274,6 +274,7 @@ def test_a_piped_chat_of_which_a_message_failed_ends_with_1(tale: Store, tmp_pat
         file.truncate(101 * 2**20)
     shown = CliRunner().invoke(app, ["chat", "--load", "tale", "--no-history"], input=typed)
     assert shown.exit_code == code
+    assert ("big.png: larger than 100 MB\n" in shown.stderr) == ("big.png" in typed)
 
 
 # the conversation itself
