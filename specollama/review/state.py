@@ -28,6 +28,7 @@ from specollama.review.entries import (
     Released,
     Releasing,
     Running,
+    Withdrawn,
     digest,
 )
 
@@ -130,7 +131,7 @@ class State:
         if isinstance(entry, Opened):
             _unless(self.opened is None, "the run is open already")
             _unless(len(set(entry.items)) == len(entry.items), "two items have the same id")
-        elif isinstance(entry, Released):
+        elif isinstance(entry, Released | Withdrawn):
             _unless(self.releasing is not None and self.releasing.file == entry.file, "no such release was begun")
         elif isinstance(entry, Releasing):
             _unless(self.releasing is None, "a release was begun and hasn't ended")
@@ -152,6 +153,10 @@ class State:
             for sent in entry.items:
                 self.items[sent.id].released = entry.file
         elif isinstance(entry, Released):
+            self.releasing = None
+        elif isinstance(entry, Withdrawn):
+            for sent in self.releasing.items if self.releasing else ():
+                self.items[sent.id].released = ""
             self.releasing = None
         elif not isinstance(entry, Recovered):
             _apply(who, self.items[entry.id], entry)
