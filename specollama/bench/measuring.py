@@ -119,27 +119,42 @@ class Run:
         Raises Unreachable, ModelMissing and UsageErrors; another failure of a server is kept as a fault of the reply.
         """
         answers: list[str] = []
-        for question in questions(prompt, turns):
+        asked = questions(prompt, turns)
+        for place, question in enumerate(asked):
             self.note(f"{question.id}: warming up")
-            told = await self._warm(question, answers)
+            told, fault = await self._warm(question, answers)
+            if fault:
+                self._give_up(asked[place:], fault)
+                return
             for repeat in range(self.repeat):
                 for name, side in self.sides.items():
                     self.note(f"{question.id}: {name}, {repeat + 1} of {self.repeat}")
                     await self._measure(name, side, question, answers, repeat)
             answers.append(told.text)
 
-    async def _warm(self, question: Question, answers: Sequence[str]) -> Reply:
+    async def _warm(self, question: Question, answers: Sequence[str]) -> tuple[Reply, str]:
         """A reply of every side that isn't counted; plain's, with its most probable tokens, is the answer.
 
-        So every side (its draft model and its lanes, too) has the prompt in its cache when it is timed, and plain's
-        timed replies aren't slowed by asking for log-probabilities.
+        Where that one fails: why, and no other side is asked. So every side (its draft model and its lanes, too) has
+        the prompt in its cache when it is timed, and plain's timed replies aren't slowed by asking for
+        log-probabilities.
         """
-        plain = await _answer(self.sides[PLAIN], question.conversation(answers, self.options, TOLD))
+        plain, fault = await _kept(self.sides[PLAIN], question.conversation(answers, self.options, TOLD))
+        if fault:
+            return plain.reply, fault
         self.measured.told[question.id] = plain.reply
         for name, side in self.sides.items():
             if name != PLAIN:
                 await _kept(side, question.conversation(answers, self.options))
-        return plain.reply
+        return plain.reply, ""
+
+    def _give_up(self, questions: Sequence[Question], fault: str) -> None:
+        """What isn't measured of a prompt, since plain had no answer to the first of these questions."""
+        first = questions[0]
+        for question in questions:
+            for name in self.sides:
+                why = fault if (name, question) == (PLAIN, first) else f"not asked: plain has no answer to {first.id}"
+                self.measured.measurements.append(Measurement(name, question.id, question.category, 0, Timed(), why))
 
     async def _measure(self, name: str, side: Side, question: Question, answers: Sequence[str], repeat: int) -> None:
         timed, fault = await _kept(side, question.conversation(answers, self.options))
