@@ -218,7 +218,7 @@ def _retry(session: Session, rest: str) -> str:
     question = session.talk.undo()
     if question is None:
         return "there is no question yet"
-    session.talk.ask(question.content, question.images)
+    session.talk.turns.append(question)  # images that wait are the next question's
     session.answer(instead=before)
     return ""
 

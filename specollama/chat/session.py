@@ -136,16 +136,18 @@ class Session:
     def answer(self, instead: list[Turn] | None = None) -> None:
         """Answers the last question. Whatever ends it, what came is kept; where nothing came, so is what was before.
 
-        `instead`: the turns that it replaces.
+        `instead`: the turns that it replaces, unless a fault breaks it off.
         """
-        heard = Heard()
+        heard, waiting = Heard(), self.talk.images
         question = self.talk.turns[-1]
-        self._reply(heard)
-        if self.talk.keep(heard.turn()):
+        whole = self._reply(heard)
+        came = self.talk.keep(heard.turn())
+        if instead is not None and not (came and whole):
+            self.talk.turns, self.talk.images = instead, waiting
+            self.say("(the answer before stays)")
+        elif came:
             self.keep()
             self._measure(heard.stats)  # asks a server, and may be interrupted
-        elif instead is not None:
-            self.talk.turns, self.talk.images = instead, []
         else:
             self.begun = question.content
 
@@ -177,11 +179,12 @@ class Session:
         self._opened = self.pair = Pair(settings, os.environ)
         self.runner.run(self._opened.__aenter__())
 
-    def _reply(self, heard: Heard) -> None:
+    def _reply(self, heard: Heard) -> bool:
+        """Whether no fault broke it off."""
         self.progress, self.stats = Progress(), None
         self.recorded = Recorder(self.pair.settings, texts=True)
         self._traced = self.trace.recorder(self.pair.settings) if self.trace else None
-        show = self._display()
+        show, whole = self._display(), True
         try:
             with without_echo() if self.terminal else nullcontext():
                 self.runner.run(self._events(heard, show))
@@ -189,12 +192,13 @@ class Session:
             show.end()
             self.say("(stopped)")
         except SpecollamaError as error:
-            self.failed = True
+            self.failed, whole = True, False
             show.end()
             for recorder in self._recorders:
                 recorder.broke_off(str(error))
             self.say(f"error: {error}{self._advice(error)}")
         self._keep_traces()
+        return whole
 
     def _display(self) -> output.Display:
         if self.terminal and self.look.wordwrap:

@@ -1,0 +1,91 @@
+"""A piped chat over a server whose replies are written down, and what is kept of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from serving import Answer, Replayed, lines, replayed, serving, whole
+from typer.testing import CliRunner
+
+from specollama.chat.store import Store
+from specollama.cli import app
+
+Say = Callable[..., Result]
+
+
+def reply(*words: str, thinking: str = "", reason: str = "stop") -> Answer:
+    thought = [{"message": {"role": "assistant", "content": "", "thinking": thinking}, "done": False}]
+    said = [{"message": {"role": "assistant", "content": word}, "done": False} for word in words]
+    last = {"message": {"role": "assistant", "content": ""}, "done": True, "done_reason": reason}
+    return lines(*(thought if thinking else []), *said, {**last, "prompt_eval_count": 2, "eval_count": len(words)})
+
+
+def broken(*words: str) -> Answer:
+    return Answer(reply(*words).chunks[: len(words)], kind=reply().kind)
+
+
+@pytest.fixture
+def ollama() -> Replayed:
+    return replayed(
+        version=whole({"version": "0.33.0"}),
+        tags=whole({"models": [{"name": "target:latest", "digest": "ab" * 32}]}),
+        ps=whole({"models": []}),
+        show=whole({"details": {"format": "gguf"}, "model_info": {}, "capabilities": ["completion"]}),
+        chat=reply("Blue."),
+    )
+
+
+@pytest.fixture
+def say(
+    ollama: Replayed, places: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Callable[..., Result]]:
+    """Says lines to a chat whose replies are these, in turn."""
+    for name, place in places.items():
+        monkeypatch.setenv(name, place)
+    monkeypatch.chdir(tmp_path)
+    with serving(ollama) as url:
+        pair = ["--target", f"target@{url}", "--draft", f"target@{url}", "--route", "plain", "--history"]
+
+        def said(*typed: str, answers: list[Answer], flags: list[str] | None = None) -> Result:
+            ollama.answers["/api/chat"] = answers
+            return CliRunner().invoke(app, ["chat", *pair, *(flags or [])], input="".join(f"{t}\n" for t in typed))
+
+        yield said
+
+
+def kept() -> list[str]:
+    """What the conversation that was kept last has in it."""
+    found = Store().last()
+    return [turn.content for turn in found.talk.turns] if found else []
+
+
+def sent(ollama: Replayed) -> list[list[dict[str, Any]]]:
+    return [body["messages"] for body in ollama.bodies if body.get("messages")]
+
+
+@pytest.mark.parametrize("fragment", [[], ["Gr"]])
+def test_a_retry_that_a_fault_breaks_off_leaves_the_answer_as_it_was(
+    say: Say, ollama: Replayed, fragment: list[str]
+) -> None:
+    shown = say("Colour?", "/retry", "Why?", answers=[reply("Blue."), broken(*fragment), reply("Light.")])
+    assert shown.exit_code == 1
+    assert "(the answer before stays)\n" in shown.stderr
+    assert [each["content"] for each in sent(ollama)[-1]] == ["Colour?", "Blue.", "Why?"]
+    assert kept() == ["Colour?", "Blue.", "Why?", "Light."]
+
+
+def test_a_retry_that_is_answered_takes_the_answers_place(say: Say) -> None:
+    assert say("Colour?", "/retry", answers=[reply("Blue."), reply("Green.")]).exit_code == 0
+    assert kept() == ["Colour?", "Green."]
+
+
+def test_images_that_wait_are_not_the_retried_questions(say: Say, ollama: Replayed, tmp_path: Path) -> None:
+    (tmp_path / "red.png").write_bytes(b"red")
+    typed = ("Colour?", "And ./red.png?", "/retry", "Why?")
+    say(*typed, answers=[reply("Blue."), broken(), broken(), reply("Light.")])
+    assert [each.get("images") for each in sent(ollama)[-2]] == [None]
+    assert [each.get("images") for each in sent(ollama)[-1]] == [None, None, ["cmVk"]]
