@@ -21,7 +21,7 @@ from specollama.chat.talk import Talk, Turn
 from specollama.chat.view import Look, ReplyView
 from specollama.cli import output
 from specollama.config import Config, Overrides, PairSettings
-from specollama.errors import EndpointError, RunError, SpecollamaError
+from specollama.errors import EndpointError, RunError, SpecollamaError, UsageError
 from specollama.pairs import Conversation, Pair
 from specollama.report import aligned, stats_lines, stats_object
 from specollama.stats import Done, Event, Stats, Status, Text
@@ -155,14 +155,16 @@ class Session:
         """The conversation as it is now, where that is wanted."""
         if self.store is None or not self.history or not (self.talk.turns or self.kept.id):
             return
-        before = self.kept.id
+        before, name = self.kept.id, self.kept.name
         try:
-            self.kept = self.store.save(self.held())
+            self.kept, named = _saved(self.store, self.held())
         except RunError as error:
             self.history = False
             self.say(f"error: {error}")
             return
-        if before is not None and self.kept.id != before:
+        if not named:
+            self.say(f"(another conversation is called {name} by now: this one is kept as {self.kept.id})")
+        elif before is not None and self.kept.id != before:
             self.say(f"(another chat went on with conversation {before}: this one is kept as {self.kept.id})")
 
     def held(self) -> Kept:
@@ -267,6 +269,14 @@ class Session:
             with suppress(OSError):  # a convenience: `--trace` is for those who rely on it
                 last_file().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 privately.write(last_file(), written(self.recorded))
+
+
+def _saved(store: Store, kept: Kept) -> tuple[Kept, bool]:
+    """The conversation as it is kept, and whether under its name: another one may have that by now."""
+    try:
+        return store.save(kept), True
+    except UsageError:
+        return store.save(replace(kept, name=None)), False
 
 
 def _beside_options(flags: Overrides) -> dict[str, Any]:

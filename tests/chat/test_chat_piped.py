@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import Result
-from serving import Answer, Replayed, lines, replayed, serving, whole
+from serving import Answer, Receive, Replayed, Send, lines, replayed, serving, whole
 from typer.testing import CliRunner
 
-from specollama.chat.store import Store
+from specollama.chat.store import Kept, Store
+from specollama.chat.talk import Talk, Turn
 from specollama.cli import app
 
 Say = Callable[..., Result]
+
+
+@dataclass
+class Ollama(Replayed):
+    """`meanwhile`: what others do while a reply is asked for."""
+
+    meanwhile: Callable[[], object] = lambda: None
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["path"] == "/api/chat":
+            self.meanwhile()
+        await super().__call__(scope, receive, send)
 
 
 def reply(*words: str, thinking: str = "", reason: str = "stop") -> Answer:
@@ -29,19 +43,19 @@ def broken(*words: str) -> Answer:
 
 
 @pytest.fixture
-def ollama() -> Replayed:
-    return replayed(
+def ollama() -> Ollama:
+    answers = replayed(
         version=whole({"version": "0.33.0"}),
         tags=whole({"models": [{"name": "target:latest", "digest": "ab" * 32}]}),
         ps=whole({"models": []}),
         show=whole({"details": {"format": "gguf"}, "model_info": {}, "capabilities": ["completion"]}),
-        chat=reply("Blue."),
-    )
+    ).answers
+    return Ollama(answers)
 
 
 @pytest.fixture
 def say(
-    ollama: Replayed, places: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ollama: Ollama, places: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[Callable[..., Result]]:
     """Says lines to a chat whose replies are these, in turn."""
     for name, place in places.items():
@@ -57,19 +71,23 @@ def say(
         yield said
 
 
+def talk(*said: str) -> Talk:
+    return Talk(turns=[Turn("user" if place % 2 == 0 else "assistant", text) for place, text in enumerate(said)])
+
+
 def kept() -> list[str]:
     """What the conversation that was kept last has in it."""
     found = Store().last()
     return [turn.content for turn in found.talk.turns] if found else []
 
 
-def sent(ollama: Replayed) -> list[list[dict[str, Any]]]:
+def sent(ollama: Ollama) -> list[list[dict[str, Any]]]:
     return [body["messages"] for body in ollama.bodies if body.get("messages")]
 
 
 @pytest.mark.parametrize("fragment", [[], ["Gr"]])
 def test_a_retry_that_a_fault_breaks_off_leaves_the_answer_as_it_was(
-    say: Say, ollama: Replayed, fragment: list[str]
+    say: Say, ollama: Ollama, fragment: list[str]
 ) -> None:
     shown = say("Colour?", "/retry", "Why?", answers=[reply("Blue."), broken(*fragment), reply("Light.")])
     assert shown.exit_code == 1
@@ -83,9 +101,25 @@ def test_a_retry_that_is_answered_takes_the_answers_place(say: Say) -> None:
     assert kept() == ["Colour?", "Green."]
 
 
-def test_images_that_wait_are_not_the_retried_questions(say: Say, ollama: Replayed, tmp_path: Path) -> None:
+def test_images_that_wait_are_not_the_retried_questions(say: Say, ollama: Ollama, tmp_path: Path) -> None:
     (tmp_path / "red.png").write_bytes(b"red")
     typed = ("Colour?", "And ./red.png?", "/retry", "Why?")
     say(*typed, answers=[reply("Blue."), broken(), broken(), reply("Light.")])
     assert [each.get("images") for each in sent(ollama)[-2]] == [None]
     assert [each.get("images") for each in sent(ollama)[-1]] == [None, None, ["cmVk"]]
+
+
+def test_a_chat_whose_name_another_conversation_took_is_kept_without_one(say: Say, ollama: Ollama) -> None:
+    Store().save(Kept(talk("Hi.", "Hello."), name="tale"))
+    mine = Store().save(Kept(talk("Mine.")))
+
+    def taken() -> None:
+        Store().delete("tale")
+        Store().save(replace(mine, name="tale"))
+
+    ollama.meanwhile = taken
+    shown = say("Colour?", answers=[reply("Blue.")], flags=["--load", "tale"])
+    assert shown.exit_code == 0
+    assert "(another conversation is called tale by now: this one is kept as 3)\n" in shown.stderr
+    assert kept() == ["Hi.", "Hello.", "Colour?", "Blue."]
+    assert [turn.content for turn in Store().load("tale").talk.turns] == ["Mine."]
