@@ -94,8 +94,8 @@ class Store:
             if kept.id is not None:
                 done = db.execute(
                     "UPDATE conversations SET name = ?, title = ?, system = ?, pair = ?, options = ?, updated = ?, "
-                    "revision = revision + 1 WHERE id = ? AND revision = ?",
-                    (*values, kept.id, kept.revision),
+                    "revision = revision + 1 WHERE id = ? AND revision = ? AND created = ?",
+                    (*values, kept.id, kept.revision, kept.created),  # a number may be another one's after a deletion
                 )
             if done is None or not done.rowcount:
                 name = kept.name if holder is None else None  # else the one that stays has it

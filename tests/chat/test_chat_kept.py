@@ -79,6 +79,15 @@ def test_two_chats_that_go_on_with_one_conversation_lose_nothing_of_either(store
     assert [store.load(str(id_)).talk.turns[-1].content for id_ in (kept.id, beside.id)] == ["theirs", "ours"]
 
 
+def test_a_conversation_that_got_the_number_of_a_deleted_one_is_not_overwritten(store: Store) -> None:
+    ours = store.save(Kept(talk("ours", "b")))
+    store.delete(str(ours.id))
+    theirs = store.save(Kept(talk("theirs", "d")))
+    assert (theirs.id, theirs.revision) == (ours.id, ours.revision)
+    store.save(ours)
+    assert sorted(each.title for each in store.summaries()) == ["ours", "theirs"]
+
+
 def test_what_is_kept_beside_another_has_the_name_that_was_asked_for(store: Store) -> None:
     store.save(Kept(talk("a", "b"), name="shared"))
     ours, theirs = store.load("shared"), store.load("shared")
