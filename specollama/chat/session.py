@@ -26,7 +26,7 @@ from specollama.pairs import Conversation, Pair
 from specollama.report import aligned, stats_lines, stats_object
 from specollama.stats import Done, Event, Stats, Status, Text
 from specollama.trace.recorder import TOP, Recorder, TraceFile, last_file, written
-from specollama.types import Round
+from specollama.types import DoneReason, Round
 from specollama.wire import LOAD_OPTIONS
 
 
@@ -37,12 +37,22 @@ class Heard:
     answer: list[str] = field(default_factory=list)
     thinking: list[str] = field(default_factory=list)
     stats: Stats | None = None
+    reason: DoneReason | None = None
 
     def take(self, event: Event) -> None:
         if isinstance(event, Text):
             (self.thinking if event.thinking else self.answer).append(event.text)
         elif isinstance(event, Done):
-            self.stats = event.stats
+            self.stats, self.reason = event.stats, event.reason
+
+    @property
+    def missing(self) -> str:
+        """What to say of a reply that ended without an answer; "" of any other one."""
+        if self.reason is None or any(self.answer):
+            return ""
+        thought = f" ({len(self.thinking)} tokens of thinking)" if self.thinking else ""
+        more = "; /set parameter num_predict N allows more tokens" if self.reason is DoneReason.LENGTH else ""
+        return f"no answer came{thought}{more}"
 
     def turn(self) -> Turn:
         stats = stats_object(self.stats) if self.stats else None
@@ -142,6 +152,8 @@ class Session:
         question = self.talk.turns[-1]
         whole = self._reply(heard)
         came = self.talk.keep(heard.turn())
+        self.failed |= bool(heard.missing)
+        self.say(heard.missing)
         if instead is not None and not (came and whole):
             self.talk.turns, self.talk.images = instead, waiting
             self.say("(the answer before stays)")

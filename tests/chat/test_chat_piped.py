@@ -123,3 +123,24 @@ def test_a_chat_whose_name_another_conversation_took_is_kept_without_one(say: Sa
     assert "(another conversation is called tale by now: this one is kept as 3)\n" in shown.stderr
     assert kept() == ["Hi.", "Hello.", "Colour?", "Blue."]
     assert [turn.content for turn in Store().load("tale").talk.turns] == ["Mine."]
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (reply(), "no answer came\n"),
+        (reply(thinking="Hm.", reason="stop"), "no answer came (1 tokens of thinking)\n"),
+        (
+            reply(thinking="Hm.", reason="length"),
+            "no answer came (1 tokens of thinking); /set parameter num_predict N allows more tokens\n",
+        ),
+    ],
+)
+def test_a_reply_without_an_answer_is_told_of(say: Say, answer: Answer, told: str) -> None:
+    shown = say("Colour?", answers=[answer])
+    assert shown.exit_code == 1
+    assert told in shown.stderr
+    assert kept() == []
+    again = say("Colour?", "/retry", answers=[reply("Blue."), answer])
+    assert f"{told}(the answer before stays)\n" in again.stderr
+    assert kept() == ["Colour?", "Blue."]
