@@ -312,7 +312,7 @@ def listed(store: Store, text: str = "") -> str:
 def _export(session: Session, rest: str) -> str:
     if not rest:
         raise CommandFault("/export: give a FILE.md or FILE.json")
-    exported(session.kept, Path(os.path.expanduser(rest)))
+    exported(session.held(), Path(os.path.expanduser(rest)))
     return f"written to {rest}"
 
 

@@ -254,8 +254,9 @@ def as_markdown(kept: Kept) -> str:
         lines += [f"## {turn.role.capitalize()}{images}", "", turn.content, ""]
         if turn.stopped:
             lines += ["*(stopped)*", ""]
-        if rate := (turn.stats or {}).get("acceptance_rate"):
-            lines += [f"*{turn.stats['route']}, {rate:.0%} accepted*" if turn.stats else "", ""]
+        stats = turn.stats or {}
+        if (rate := stats.get("acceptance_rate")) is not None:
+            lines += [f"*{stats['route']}, {rate:.0%} accepted*", ""]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

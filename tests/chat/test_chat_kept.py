@@ -167,6 +167,8 @@ def test_it_is_exported_as_json_and_as_markdown(store: Store, tmp_path: Path) ->
         "75% accepted",
     ):
         assert part in text
+    none = Turn("assistant", "Bye.", stats={"route": "local", "acceptance_rate": 0.0})
+    assert "*local, 0% accepted*" in as_markdown(Kept(Talk(turns=[none])))
     with pytest.raises(UsageError, match=r"a.txt: must end in .json or .md"):
         exported(kept, tmp_path / "a.txt")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -144,3 +145,11 @@ def test_a_reply_without_an_answer_is_told_of(say: Say, answer: Answer, told: st
     again = say("Colour?", "/retry", answers=[reply("Blue."), answer])
     assert f"{told}(the answer before stays)\n" in again.stderr
     assert kept() == ["Colour?", "Blue."]
+
+
+def test_an_export_says_the_pair_and_the_settings_though_nothing_is_kept(say: Say) -> None:
+    flags = ["--no-history", "--temperature", "0.5"]
+    assert say("Colour?", "/export a.json", answers=[reply("Blue.")], flags=flags).exit_code == 0
+    written = json.loads(Path("a.json").read_text())
+    assert (kept(), written["options"]["options"]) == ([], {"temperature": 0.5})
+    assert written["pair"]["target"].startswith("target@")
