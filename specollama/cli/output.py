@@ -39,11 +39,11 @@ class Display(Protocol):
 
 def stdout(*, wrap: bool = False) -> Console:
     """The console of answers: no colours unless it is a terminal (and never under NO_COLOR)."""
-    return Console(highlight=False, soft_wrap=not wrap)
+    return Console(highlight=False, emoji=False, soft_wrap=not wrap)
 
 
 def stderr(*, wrap: bool = False) -> Console:
-    return Console(stderr=True, highlight=False, soft_wrap=not wrap)
+    return Console(stderr=True, highlight=False, emoji=False, soft_wrap=not wrap)
 
 
 def as_text(*, origin: bool, stats: bool, styles: Mapping[Origin, str] = ORIGIN_STYLES) -> Display:

@@ -48,6 +48,13 @@ def test_markup_in_a_reply_is_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("[bold]a[/] :smile: ")
 
 
+def test_names_of_emoji_in_what_is_said_are_text(capsys: pytest.CaptureFixture[str]) -> None:
+    output.stdout().print("written to :smile:.json")
+    output.stderr().print("in :key:/run")
+
+    assert capsys.readouterr() == ("written to :smile:.json\n", "in :key:/run\n")
+
+
 def test_control_characters_steer_no_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
