@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json as json_module
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -48,7 +47,7 @@ def quality(
         asked = spread(chosen, limit or len(chosen))
         found = asyncio.run(pair_quality(settings, os.environ, asked, num_predict, note))
     if json:
-        print(json_module.dumps(_object(found), ensure_ascii=False))
+        print(output.json_text(_object(found)))
     else:
         show_quality(output.stdout(), found)
 

@@ -60,7 +60,7 @@ def review(
             count = record(run, who, _text(decisions), "stdin" if decisions == "-" else decisions)
             output.stderr().print(f"{output.counted(count, 'decision')} of {escape(who)} written")
         if json:
-            print(json_module.dumps(as_object(run.state), ensure_ascii=False))
+            print(output.json_text(as_object(run.state)))
         elif decisions is None:
             _look(run, who, known, item or [])
 

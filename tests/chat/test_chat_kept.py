@@ -195,6 +195,10 @@ def test_kept_conversations_are_listed_found_exported_and_deleted(
     with monkeypatch.context() as terminal:
         terminal.setenv("FORCE_COLOR", "1")
         assert "# Tell a ␛[2Jtale." in chats("export", "fog")
+    steering = Store().save(Kept(talk("Hi.\x9b2J", "Ho.")))
+    for words in (["list", "Hi", "--json"], ["export", str(steering.id), "--json"]):
+        assert "Hi.\\u009b2J" in chats(*words)
+    chats("delete", str(steering.id))
     last_file().parent.mkdir(parents=True)
     last_file().write_text("Fog.")
     chats("delete", "fog")
