@@ -242,6 +242,10 @@ def test_scripts_read_the_state_and_decide(call: Call) -> None:
         (["review", "run", "--reviewer", " "], "error: --reviewer NAME: give a name"),
         (["review", "run", "--decisions", "none"], "error: --decisions none: No such file"),
         (["review", "run", "--expect", "0" * 64], "error: --expect: goes with `review verify RUN`"),
+        (["review", "verify", "run", "--decisions", "d"], "error: --decisions: goes without `verify`"),
+        (["review", "verify", "run", "--item", "a"], "error: --item: goes without `verify`"),
+        (["review", "run", "--item", "a", "--json"], "error: --item: goes without --json and --decisions"),
+        (["review", "run", "--item", "a", "--decisions", "-"], "error: --item: goes without --json and --decisions"),
     ],
 )
 def test_mistakes_are_told_in_one_line(call: Call, arguments: list[str], words: str) -> None:
