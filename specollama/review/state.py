@@ -173,6 +173,8 @@ class State:
             if isinstance(entry, Answered):
                 _unless(entry.attempt == item.attempts + 1, f"{name}: attempt {entry.attempt} follows {item.attempts}")
                 _unless(entry.digest == digest(entry.text), f"{name}: the digest isn't the text's")
+                shown = "".join(piece.text for piece in entry.pieces)  # what a reviewer sees and decides on
+                _unless(shown == entry.text, f"{name}: its pieces aren't the text")
         elif isinstance(entry, Approved | Rejected | Edited):
             _unless(bool(identity(who)), "a decision needs a reviewer's name")
             _unless(item.answer is not None, f"{name}: has no reply yet")
