@@ -42,7 +42,7 @@ class Stats:
 
     forecasts: list[Forecast] = field(default_factory=list)  # of tested tokens, where the drafter's confidence is known
 
-    draft_requests: int = 0  # requests
+    draft_requests: int = 0  # times that a drafter was asked, lookup too
     rows: int = 0  # rows asked of the target
     extensions: int = 0  # requests that were issued again with a larger num_predict
 
