@@ -271,6 +271,16 @@ def test_a_wrong_call_is_refused_in_one_line(call: Call, arguments: list[str], s
     assert not Path("specollama-bench").exists()
 
 
+def test_two_questions_of_one_name_are_refused(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "turns.jsonl"
+    file.write_text('{"question_id": "1.2", "turns": ["a"]}\n{"question_id": 1, "turns": ["a", "b"]}\n')
+    arguments = ["bench", "--target", "x@127.0.0.1:9", "--draft", "y@127.0.0.1:9", "--prompts", str(file)]
+
+    shown = call(*arguments, "--turns", "2")
+    assert (shown.code, shown.err) == (2, "error: --turns 2: a prompt and a turn of another are both called 1.2\n")
+    assert "can't reach" in call(*arguments).err
+
+
 def test_an_engine_that_is_not_there_or_is_neither_is_told_before_anything_is_measured(
     call: Call, embedded_url: str
 ) -> None:
