@@ -232,10 +232,11 @@ def why_not_lanes(probe: Probe, prompt_tokens: int, lanes: int) -> str | None:
     if probe.holes:
         return "tokens come without log-probabilities: the server speculates by itself, or is Ollama before 0.12.11"
     if not probe.resident:
-        return "draft and target evict each other: the server's memory doesn't hold both"
+        both = "draft and target evict each other: the server's memory doesn't hold both"
+        return both if probe.draft else "the target doesn't stay in the server's memory"
     if probe.speedup(_HOPED_ACCEPTANCE) <= 1:
         cause = "the target works on one request at a time" if probe.slots < 2 else "lanes don't pay here"
-        return f"{cause}: {ROWS} rows and their draft cost {_steps(probe)}"
+        return f"{cause}: {ROWS} rows{' and their draft' * bool(probe.draft)} cost {_steps(probe)}"
     reading = probe.reading * prompt_tokens * (lanes - 1)
     if reading > _READING_SHARE * _HOPED_REPLY * probe.step:
         return f"{lanes} lanes would read the prompt of {prompt_tokens} tokens for {reading:.1f} s first"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specollama.backends import costs, requantized
-from specollama.backends.llama import LlamaModel, LoadOptions
+from specollama.backends.llama import Damaged, LlamaModel, LoadOptions
 from specollama.backends.local import LocalDrafter
 from specollama.backends.lookup import LookupDrafter
 from specollama.backends.sampler import Sampler
@@ -127,7 +127,8 @@ def lookahead_of(settings: PairSettings, planner: Planner, *, drafting: bool) ->
         return FixedLookahead(0)
     if settings.lookahead == "auto":
         return planner
-    planner.forced = (settings.lookahead,) if isinstance(settings.lookahead, int) else settings.lookahead
+    lengths = (settings.lookahead,) if isinstance(settings.lookahead, int) else settings.lookahead
+    planner.forced = tuple(min(length, planner.most) for length in lengths)
     return planner
 
 
@@ -176,9 +177,9 @@ class Opening:
         """The model, or its quicker copy (backends.requantized). Raises RunError when it can't be opened."""
         copy, (key, copied) = requantized.place(path), self._keys(path)
         if self.requantize and self._quicker(key, copied) and copy.exists():
-            with suppress(RunError):
+            with suppress(Damaged):
                 return self._drafting(name, copy, copied)
-            copy.unlink(missing_ok=True)  # damaged: it is made anew
+            copy.unlink(missing_ok=True)  # it is made anew
         draft = self._drafting(name, path, key)
         tried = copied in self.measured and not self._quicker(key, copied)
         if not self.requantize or tried or not requantized.may_help(draft.model, self.options):

@@ -12,6 +12,7 @@ TESTED_ENOUGH = 24  # tokens
 HOPELESS = 0.1  # acceptance rate
 WARM_UP = 2  # rounds, in which slots read the prompt for the first time
 ROUNDS_ENOUGH = 6
+IDLE_ENOUGH = 64  # rounds in a row
 TOO_SLOW = 0.95  # of plain speed: a little below 1, since both sides are measured on a busy machine
 
 
@@ -142,9 +143,17 @@ class Patience:
     _rounds: int = 0
     _emitted: int = 0
     _seconds: float = 0.0
+    _idle: int = 0  # rounds in which nothing was drafted, since the last draft
 
     def learn(self, verdict: Verdict, tokens: int, seconds: float) -> None:
-        """A round brought so many tokens, and took so long. The first ones don't count: slots read the prompt then."""
+        """A round brought so many tokens, and took so long.
+
+        The first ones don't count: slots read the prompt then. Nor do those in which nothing was found to draft: what
+        isn't there yet may come, as where a text is repeated with changes.
+        """
+        self._idle = 0 if verdict.drafted else self._idle + 1
+        if self._idle:
+            return
         self._tested += verdict.tested
         self._accepted += verdict.accepted
         self._rounds += 1
@@ -156,6 +165,8 @@ class Patience:
         """Why to stop drafting; None while it may still pay."""
         if self._tested >= TESTED_ENOUGH and self._accepted < HOPELESS * self._tested:
             return f"almost nothing of the draft is accepted ({self._accepted} of {self._tested} tested tokens)"
+        if self._idle >= IDLE_ENOUGH:
+            return f"nothing was found to draft for {self._idle} rounds"
         if self.plain_step is None or self._rounds < WARM_UP + ROUNDS_ENOUGH or not self._seconds:
             return None
         factor = self._emitted / self._seconds * self.plain_step

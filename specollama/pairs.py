@@ -283,7 +283,7 @@ class Pair:
             target, draft = await asyncio.gather(
                 describe(self.target_server, self.settings.target.model), self._describe_draft()
             )
-            if isinstance(draft, str):
+            if isinstance(draft, str) and self.settings.draft:
                 return target, draft  # asked again the next time: it may be there by then
             self._known.models, self._known.asked = (target, draft), monotonic()
         return self._known.models
@@ -324,7 +324,7 @@ class Pair:
             raw=ask.raw,
             target=target,
             draft=model,
-            lookup=self.settings.looks_up,
+            lookup=self.settings.looks_up and (model is None or self.settings.route is not Route.GREEDY),
             target_requests=requests_for(target, sampling, options, self.settings),
             draft_requests=requests_for(model, sampling, options, self.settings) if model else None,
             tokenizers=tokenizers,

@@ -25,7 +25,7 @@ from specollama.backends.sources import LookupFirst, ServedDrafter
 from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.backends.watch import Watch, WatchedTarget
 from specollama.checks import Tokenizers
-from specollama.config import PairSettings
+from specollama.config import FileRef, PairSettings
 from specollama.engine.ahead import DraftAhead, OverlappedTarget
 from specollama.engine.rounds import Speculation, Watcher
 from specollama.errors import EndpointError
@@ -150,6 +150,8 @@ def detail(plan: Plan, settings: PairSettings, lookahead: Lookahead) -> str:
     words = f"{plan.route}, lookahead {lookahead}" + ", drafting ahead" * drafts_ahead(plan, settings)
     if plan.route is Route.LANES and plan.tokenizers.target is None:
         words += f"; cuts checked by token counts alone: {plan.tokenizers.why_not_exact}"
+    if idle := [str(draft) for draft in settings.drafts if isinstance(draft, FileRef)]:
+        words += f"; {', '.join(idle)} drafts only for a target that is opened in process"
     return words
 
 

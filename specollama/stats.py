@@ -6,8 +6,9 @@ Names and meanings are those of design section 1; vLLM's counters `num_drafts`, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from specollama.types import DoneReason, Origin, Route, Token, Verdict
@@ -41,7 +42,7 @@ class Stats:
 
     forecasts: list[Forecast] = field(default_factory=list)  # of tested tokens, where the drafter's confidence is known
 
-    draft_requests: int = 0  # requests
+    draft_requests: int = 0  # times that a drafter was asked, lookup too
     rows: int = 0  # rows asked of the target
     extensions: int = 0  # requests that were issued again with a larger num_predict
 
@@ -143,3 +144,25 @@ class Done:
 
 Event = Status | Text | ToolCalls | Done
 """What a reply is made of, in order: Status (again when it changes), Text or ToolCalls, and one Done at the end."""
+
+
+def first_burst(rounds: Iterable[int]) -> int:
+    """How many of a reply's tokens came first, at one moment, given the rounds that they are of, in order.
+
+    A burst is what one round settled, or one token outside rounds (round 0), which come one at a time.
+    """
+    rest = iter(rounds)
+    first = next(rest, None)
+    if first is None:
+        return 0
+    return 1 + (sum(1 for _ in takewhile(lambda each: each == first, rest)) if first else 0)
+
+
+def decode_rate(tokens: int, burst: int, seconds: float) -> float | None:
+    """Tokens per second of decoding; None where there is nothing to time.
+
+    Those after the first burst, over the `seconds` from it on: the time before it is that of reading the prompt, and
+    its own tokens would be a gift to a reply that begins with a long one.
+    """
+    later = tokens - burst
+    return later / seconds if later > 0 and seconds > 0 else None

@@ -55,6 +55,23 @@ def test_spec_bench_format_is_read_with_what_else_it_holds(tmp_path: Path) -> No
     assert load(file) == [Prompt("81", "writing", ("Write\u2028a poem.", "Shorter.")), Prompt("3", "all", ("Why?",))]
 
 
+def test_the_id_nought_is_an_id(tmp_path: Path) -> None:
+    file = tmp_path / "some.jsonl"
+    file.write_text('{"turns": ["a"]}\n{"question_id": 0, "turns": ["b"]}\n')
+
+    assert [prompt.id for prompt in load(file)] == ["1", "0"]
+
+
+@pytest.mark.parametrize("second", ['{"question_id": 1, "turns": ["b"]}', '{"question_id": "1", "turns": ["b"]}'])
+def test_an_id_is_one_prompts_also_where_it_is_the_number_of_a_line(tmp_path: Path, second: str) -> None:
+    file = tmp_path / "some.jsonl"
+    file.write_text(f'{{"turns": ["a"]}}\n{second}\n')
+
+    with pytest.raises(UsageError) as refused:
+        load(file)
+    assert str(refused.value) == f"--prompts {file}, line 2: the question_id 1 is line 1's already"
+
+
 @pytest.mark.parametrize(
     ("line", "fault"),
     [

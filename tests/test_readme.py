@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import click
@@ -12,6 +17,12 @@ import typer
 
 from specollama.cli import app
 from specollama.config import load_config
+from specollama.review.release import object_of
+from specollama.review.state import Item
+
+sys.path.append(str(Path(__file__).parent / "core"))  # review_runs.py
+
+from review_runs import answered
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -53,6 +64,21 @@ def test_what_the_readme_links_to_is_there() -> None:
     links = re.findall(r"\]\((?!https?://)([^)#]+)\)", README)
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_script_that_the_readme_hands_items_to_sends_their_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ["release", "RUN", "--exec", "python send.py"] in commands()
+    [script] = re.findall(r"A `send.py` may be:\n\n  ```python\n(.*?)  ```", README, re.DOTALL)
+    (tmp_path / "send.py").write_text(textwrap.dedent(script))
+    (tmp_path / "mail").write_text('#!/bin/sh\necho "$@" > arguments\ncat > text\n')
+    (tmp_path / "mail").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    item = json.dumps(object_of(Item("a", answered("a", "Blue."), text="Grün.\n")))
+    subprocess.run([sys.executable, "send.py"], input=item.encode(), cwd=tmp_path, check=True)
+    assert (tmp_path / "arguments").read_text() == "-s Your question -- a@example.org\n"
+    assert (tmp_path / "text").read_text(encoding="utf-8") == "Grün.\n"
 
 
 @pytest.mark.parametrize("script", ["scripts/demo", "scripts/test"])

@@ -33,6 +33,10 @@ class Cancelled(Exception):
     """Reading was given up between two passes."""
 
 
+class Damaged(RunError):
+    """llama.cpp can't make anything of the file."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
     """How a model is opened. None: llama.cpp's own choice, or as many threads as there are cores to use.
@@ -207,7 +211,7 @@ def _open(llama: Any, path: Path, options: LoadOptions) -> Any:
     if not options.mmap:
         parameters.load_mode = llama.LLAMA_LOAD_MODE_NONE
     if not (model := llama.llama_model_load_from_file(os.fsencode(path), parameters)):
-        raise RunError(f"{path}: llama.cpp can't open it: it is damaged, or of an architecture that it doesn't know")
+        raise Damaged(f"{path}: llama.cpp can't open it: it is damaged, or of an architecture that it doesn't know")
     return model
 
 

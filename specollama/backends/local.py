@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import takewhile
 from time import perf_counter
 from typing import Protocol
 
@@ -152,12 +151,22 @@ class LocalTarget:
         return f"the context of {self.model.context_length} tokens is full: give a larger num_ctx"
 
     def _aligned(self, draft: Draft) -> list[tuple[int, str]]:
-        """The draft in the target's tokens, with their texts; up to the first that has none of its own."""
+        """The draft in the target's tokens, with their texts; up to the first that has none of its own.
+
+        And as far as they spell the draft. Under REJECTION the drafted tokens themselves are judged: as far as
+        those are the target's, too.
+        """
         ids = [token.id for token in draft.tokens if token.id is not None]
         if len(ids) < len(draft.tokens):  # by text, or of a draft model with another tokenizer
-            ids = self.vocabulary.fragment(draft.text)
-        texts = takewhile(bool, map(self.vocabulary.whole, ids))
-        return list(zip(ids, texts, strict=False))
+            ids = self.vocabulary.within(draft.text)
+        aligned, rest = list[tuple[int, str]](), draft.text
+        for token, text in zip(ids, map(self.vocabulary.whole, ids), strict=True):
+            same = self.rule is not Rule.REJECTION or draft.tokens[len(aligned)].text == text
+            if not (text and rest.startswith(text) and same):
+                break
+            aligned.append((token, text))
+            rest = rest.removeprefix(text)
+        return aligned
 
     def _id(self, token: Token) -> int:
         return token.id if token.id is not None else self.vocabulary.ids[token.text]

@@ -350,7 +350,7 @@ class RetokenisedDrafter:
         self._vocabulary = vocabulary
 
     async def propose(self, text: str, count: int) -> Draft:
-        draft = await self._drafter.propose(text, count)
+        draft = await self._drafter.propose(text, count + 1)  # of which the last is left out
         texts = retokenised(text, draft.text, self._vocabulary)
         return Draft(tuple(Token(shown) for shown in texts[:count]), source=draft.source)
 

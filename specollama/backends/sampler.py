@@ -138,4 +138,4 @@ def _min_p(probabilities: Weights, options: SamplingOptions) -> Tokens:
     """The entries that have at least that share of the best one's probability."""
     if options.min_p <= 0:
         return np.arange(len(probabilities))
-    return np.flatnonzero(probabilities >= options.min_p * probabilities.max())
+    return np.flatnonzero(probabilities >= min(1.0, options.min_p) * probabilities.max())

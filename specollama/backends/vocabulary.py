@@ -168,6 +168,12 @@ class LlamaVocabulary:
         """The tokens of a piece of text by itself: without a begin marker."""
         return list(self._tokenise(text, whole=False))
 
+    def within(self, text: str) -> list[int]:
+        """The tokens of a piece of text that others come before: without the space that some models begin with."""
+        before, both = self.fragment("\n"), self.fragment(f"\n{text}")
+        apart = both[: len(before)] == before  # else the line break became one token with what follows
+        return both[len(before) :] if apart else self.fragment(text)
+
     def _tokenise(self, text: str, *, whole: bool) -> tuple[int, ...]:
         """`whole`: a begin marker is added where the model wants one."""
         if not self._model:

@@ -21,7 +21,10 @@ NEAR_TIE = 0.02
 
 @dataclass(slots=True)
 class Reply:
-    """A whole reply: its answer in pieces, and its counters. `reason` None: it was cut short."""
+    """A whole reply in pieces, thinking first where that is gathered too, and its counters.
+
+    `reason` None: it was cut short.
+    """
 
     pieces: list[Text] = field(default_factory=list)
     reason: DoneReason | None = None
@@ -29,7 +32,13 @@ class Reply:
 
     @property
     def text(self) -> str:
+        """All that was written: what is timed and compared."""
         return "".join(piece.text for piece in self.pieces)
+
+    @property
+    def answer(self) -> str:
+        """Without the thinking."""
+        return "".join(piece.text for piece in self.pieces if not piece.thinking)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ class Measurement:
             "repeat": self.repeat,
             "fault": self.fault,
             "text": self.reply.text,
+            "answer": self.reply.answer,
             "done_reason": str(self.reply.reason) if self.reply.reason else None,
             "first_burst": timed.first_burst,
             "first_text_duration": timed.first_text,
@@ -119,27 +120,46 @@ class Run:
         Raises Unreachable, ModelMissing and UsageErrors; another failure of a server is kept as a fault of the reply.
         """
         answers: list[str] = []
-        for question in questions(prompt, turns):
+        asked = questions(prompt, turns)
+        for place, question in enumerate(asked):
             self.note(f"{question.id}: warming up")
-            told = await self._warm(question, answers)
+            told, fault = await self._warm(question, answers)
+            if fault:
+                self._give_up([question], question, fault)
+                self._give_up(asked[place + 1 :], question)
+                return
             for repeat in range(self.repeat):
                 for name, side in self.sides.items():
                     self.note(f"{question.id}: {name}, {repeat + 1} of {self.repeat}")
                     await self._measure(name, side, question, answers, repeat)
-            answers.append(told.text)
+            if not told.answer and asked[place + 1 :]:
+                self._give_up(asked[place + 1 :], question)
+                return
+            answers.append(told.answer)
 
-    async def _warm(self, question: Question, answers: Sequence[str]) -> Reply:
+    async def _warm(self, question: Question, answers: Sequence[str]) -> tuple[Reply, str]:
         """A reply of every side that isn't counted; plain's, with its most probable tokens, is the answer.
 
-        So every side (its draft model and its lanes, too) has the prompt in its cache when it is timed, and plain's
-        timed replies aren't slowed by asking for log-probabilities.
+        Where that one fails: why, and no other side is asked. So every side (its draft model and its lanes, too) has
+        the prompt in its cache when it is timed, and plain's timed replies aren't slowed by asking for
+        log-probabilities.
         """
-        plain = await _answer(self.sides[PLAIN], question.conversation(answers, self.options, TOLD))
+        plain, fault = await _kept(self.sides[PLAIN], question.conversation(answers, self.options, TOLD))
+        if fault:
+            return plain.reply, fault
         self.measured.told[question.id] = plain.reply
         for name, side in self.sides.items():
             if name != PLAIN:
                 await _kept(side, question.conversation(answers, self.options))
-        return plain.reply
+        return plain.reply, ""
+
+    def _give_up(self, questions: Sequence[Question], unanswered: Question, fault: str = "") -> None:
+        """Questions that aren't asked, since plain has no answer to one of them or before them. `fault`: plain's."""
+        unasked = f"not asked: plain has no answer to {unanswered.id}"
+        for question in questions:
+            for name in self.sides:
+                why = (fault if name == PLAIN else "") or unasked
+                self.measured.measurements.append(Measurement(name, question.id, question.category, 0, Timed(), why))
 
     async def _measure(self, name: str, side: Side, question: Question, answers: Sequence[str], repeat: int) -> None:
         timed, fault = await _kept(side, question.conversation(answers, self.options))
@@ -179,13 +199,14 @@ def faults(pairs: Sequence[tuple[Measurement, Measurement]]) -> Iterator[str]:
 def _fault(one: Measurement, other: Measurement) -> str:
     """Why a reply can't be compared: it broke off, is empty, or shorter than the other one without an end.
 
-    A token less is no fault: servers from 0.12.11 to 0.15.4 lose the last one of num_predict.
+    One that num_predict ended in its thinking isn't empty: that is timed and compared. A token less is no fault:
+    servers from 0.12.11 to 0.15.4 lose the last one of num_predict.
     """
     if one.fault:
         return f"{one.side}: {one.fault}"
     if one.reply.reason is None:
         return f"{one.side}: the reply broke off"
-    if not one.reply.text:
+    if not one.reply.text or (one.reply.reason == "stop" and not one.reply.answer):
         return f"{one.side}: the reply is empty"
     tokens, others = one.reply.stats.eval_count, other.reply.stats.eval_count
     if one.reply.reason == "length" and tokens < others - 1:

@@ -47,8 +47,9 @@ def built_in() -> list[Prompt]:
 def load(path: Path) -> list[Prompt]:
     """The prompts of a file or folder.
 
-    `*.jsonl`: an object a line, `{"question_id", "category", "turns": [...]}`. Any other file: a prompt a line. A
-    folder: each file in it is a prompt. Raises UsageError naming the file and, in a JSONL file, the line.
+    `*.jsonl`: an object a line, `{"question_id", "category", "turns": [...]}`; without an id it is called by the
+    number of its line. Any other file: a prompt a line. A folder: each file in it is a prompt. Raises UsageError
+    naming the file and, in a JSONL file, the line.
     """
     try:
         if path.is_dir():
@@ -79,7 +80,15 @@ def spread(prompts: Sequence[Prompt], limit: int) -> list[Prompt]:
 def _from_lines(text: str, name: str) -> list[Prompt]:
     # at \n alone: a prompt may hold U+2028, at which str.splitlines cuts too
     numbered = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    return [_from_line(line, number, name) for number, line in numbered]
+    prompts, seen = list[Prompt](), dict[str, int]()
+    for number, line in numbered:
+        prompt = _from_line(line, number, name)
+        if prompt.id in seen:
+            fault = f"the question_id {prompt.id} is line {seen[prompt.id]}'s already"
+            raise UsageError(one_line(f"--prompts {name}, line {number}: {fault}"))
+        seen[prompt.id] = number
+        prompts.append(prompt)
+    return prompts
 
 
 def _from_line(line: str, number: int, name: str) -> Prompt:
@@ -90,7 +99,7 @@ def _from_line(line: str, number: int, name: str) -> Prompt:
         key = ".".join(str(part) for part in first["loc"])
         fault = one_line(f"{key + ': ' if key else ''}{first['msg']}")
         raise UsageError(one_line(f"--prompts {name}, line {number}: {fault}")) from error
-    return Prompt(str(read.question_id or number), read.category, tuple(read.turns))
+    return Prompt(str(number if read.question_id in (None, "") else read.question_id), read.category, tuple(read.turns))
 
 
 def _a_line_each(text: str) -> list[Prompt]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from time import perf_counter_ns
 
 from specollama.bench.comparison import Reply
-from specollama.stats import Done, Event, Text
+from specollama.stats import Done, Event, Text, decode_rate, first_burst
 
 
 @dataclass(slots=True)
@@ -22,7 +22,6 @@ class Timed:
 
     began: int = field(default_factory=perf_counter_ns)
     reply: Reply = field(default_factory=Reply)
-    first_burst: int = 0  # tokens, so far as they have a text
     first_text: int | None = None
     end: int | None = None
 
@@ -32,17 +31,15 @@ class Timed:
         if isinstance(event, Text):
             if self.first_text is None:
                 self.first_text = elapsed
-            if self._in_first_burst(event):
-                self.first_burst += 1
             self.reply.pieces.append(event)
         if isinstance(event, Done):
             self.end = elapsed
             self.reply.reason, self.reply.stats = event.reason, event.stats
 
-    def _in_first_burst(self, text: Text) -> bool:
-        """Round 0 stands for tokens outside rounds, which come one at a time."""
-        pieces = self.reply.pieces
-        return not pieces or (text.round > 0 and all(piece.round == text.round for piece in pieces))
+    @property
+    def first_burst(self) -> int:
+        """Tokens, so far as they have a text."""
+        return first_burst(piece.round for piece in self.reply.pieces)
 
     @property
     def decode_duration(self) -> int | None:
@@ -52,8 +49,7 @@ class Timed:
     @property
     def tokens_per_second(self) -> float | None:
         """Of decoding; None when all came in one burst, and there is nothing to time."""
-        tokens = self.reply.stats.eval_count - self.first_burst
-        return tokens / (self.decode_duration / 1e9) if self.decode_duration and tokens > 0 else None
+        return decode_rate(self.reply.stats.eval_count, self.first_burst, (self.decode_duration or 0) / 1e9)
 
     @property
     def tokens_per_second_overall(self) -> float | None:

@@ -218,7 +218,7 @@ def _retry(session: Session, rest: str) -> str:
     question = session.talk.undo()
     if question is None:
         return "there is no question yet"
-    session.talk.ask(question.content, question.images)
+    session.talk.turns.append(question)  # images that wait are the next question's
     session.answer(instead=before)
     return ""
 
@@ -312,7 +312,7 @@ def listed(store: Store, text: str = "") -> str:
 def _export(session: Session, rest: str) -> str:
     if not rest:
         raise CommandFault("/export: give a FILE.md or FILE.json")
-    exported(session.kept, Path(os.path.expanduser(rest)))
+    exported(session.held(), Path(os.path.expanduser(rest)))
     return f"written to {rest}"
 
 

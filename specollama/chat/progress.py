@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from specollama.stats import Done, Event, Status, Text
+from specollama.stats import Done, Event, Status, Text, decode_rate, first_burst
 from specollama.types import Round
 
 WARN, FULL = 0.75, 0.9
@@ -28,9 +28,8 @@ class Progress:
     thought: int = 0  # tokens of thinking among them
     first: float | None = None  # when the first text came
     now: float = 0.0
-    _burst: int = 0  # tokens of the first burst
-    _burst_round: int = 0
     thinking_ended: float | None = None
+    _rounds: list[int] = field(default_factory=list)  # of the tokens
 
     def round(self, done: Round) -> None:
         verdict = done.verdict
@@ -51,22 +50,20 @@ class Progress:
 
     def _text(self, event: Text, now: float) -> None:
         if self.first is None:
-            self.first, self._burst_round = now, event.round
+            self.first = now
         self.tokens += 1
+        self._rounds.append(event.round)
         if event.thinking:
             self.thought += 1
         elif self.thought and self.thinking_ended is None:
             self.thinking_ended = now
-        in_burst = self.tokens == 1 or (event.round > 0 and event.round == self._burst_round)
-        if in_burst and self._burst == self.tokens - 1:
-            self._burst = self.tokens
 
     @property
     def rate(self) -> float | None:
         """Tokens per second; None where there is nothing to time."""
-        if self.first is None or self.now <= self.first or self.tokens <= self._burst:
-            return None
-        return (self.tokens - self._burst) / (self.now - self.first)
+        return (
+            None if self.first is None else decode_rate(self.tokens, first_burst(self._rounds), self.now - self.first)
+        )
 
     def line(self) -> str:
         """`on (local, lookahead 1-8) · 71 % accepted · 2.9 per round · 21.4 tok/s`, as far as it is known."""

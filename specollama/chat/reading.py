@@ -15,7 +15,7 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import is_searching
 from prompt_toolkit.formatted_text import FormattedText
-from prompt_toolkit.history import FileHistory, InMemoryHistory
+from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.key_binding.key_processor import KeyPressEvent
 from prompt_toolkit.output import ColorDepth
@@ -63,20 +63,19 @@ class TerminalReader:
     def __init__(
         self,
         runner: asyncio.Runner,
-        history: Path | None,
+        history: Path,
         known: Callable[[], tuple[Sequence[str], Sequence[str]]],
         status: Callable[[], str],
     ) -> None:
-        """`known`: names of pairs and of conversations; `status`: the line below; `history` None: nothing is kept.
+        """`known`: names of pairs and of conversations; `status`: the line below; `history`: where lines are kept.
 
-        Nor is it where that file can't be written: the conversations beside it can't either then, and that is told.
+        They are from the first `keep(True)` on. Where that file can't be written nothing is: the conversations beside
+        it can't either then, and that is told.
         """
         self._runner = runner
-        self._history: _Kept | None = None
-        with suppress(OSError):
-            self._history = _Kept(history) if history else None
+        self._history = _Kept(history)
         self._session: PromptSession[str] = PromptSession(
-            history=self._history or InMemoryHistory(),
+            history=self._history,
             completer=_Completions(known),
             complete_while_typing=False,
             key_bindings=_keys(),
@@ -92,8 +91,7 @@ class TerminalReader:
         return options.decoded(self._runner.run(self._session.prompt_async(PROMPT, default=begun)))
 
     def keep(self, wanted: bool) -> None:
-        if self._history:
-            self._history.wanted = wanted
+        self._history.wanted = wanted
 
 
 @contextmanager
@@ -138,17 +136,23 @@ def _keys() -> KeyBindings:
 
 
 class _Kept(FileHistory):
-    """What was typed, in a file that only its user reads; not what is typed while that isn't `wanted`."""
+    """What was typed, in a file that only its user reads; nothing is read or written while that isn't `wanted`."""
 
     def __init__(self, file: Path) -> None:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
         super().__init__(str(file))
-        self.wanted = True
+        self.file = file
+        self.wanted = False
+
+    def load_history_strings(self) -> Iterable[str]:
+        with suppress(OSError):
+            return list(super().load_history_strings()) if self.wanted else []
+        return []
 
     def store_string(self, string: str) -> None:
         if self.wanted:
             with suppress(OSError):  # as a full disk, which is told of the conversation
+                self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                os.close(os.open(self.file, os.O_CREAT | os.O_RDWR, 0o600))
                 super().store_string(string)
 
 

@@ -21,12 +21,12 @@ from specollama.chat.talk import Talk, Turn
 from specollama.chat.view import Look, ReplyView
 from specollama.cli import output
 from specollama.config import Config, Overrides, PairSettings
-from specollama.errors import EndpointError, RunError, SpecollamaError
+from specollama.errors import EndpointError, RunError, SpecollamaError, UsageError
 from specollama.pairs import Conversation, Pair
 from specollama.report import aligned, stats_lines, stats_object
 from specollama.stats import Done, Event, Stats, Status, Text
 from specollama.trace.recorder import TOP, Recorder, TraceFile, last_file, written
-from specollama.types import Round
+from specollama.types import DoneReason, Round
 from specollama.wire import LOAD_OPTIONS
 
 
@@ -37,12 +37,22 @@ class Heard:
     answer: list[str] = field(default_factory=list)
     thinking: list[str] = field(default_factory=list)
     stats: Stats | None = None
+    reason: DoneReason | None = None
 
     def take(self, event: Event) -> None:
         if isinstance(event, Text):
             (self.thinking if event.thinking else self.answer).append(event.text)
         elif isinstance(event, Done):
-            self.stats = event.stats
+            self.stats, self.reason = event.stats, event.reason
+
+    @property
+    def missing(self) -> str:
+        """What to say of a reply that ended without an answer; "" of any other one."""
+        if self.reason is None or any(self.answer):
+            return ""
+        thought = f" ({len(self.thinking)} tokens of thinking)" if self.thinking else ""
+        more = "; /set parameter num_predict N allows more tokens" if self.reason is DoneReason.LENGTH else ""
+        return f"no answer came{thought}{more}"
 
     def turn(self) -> Turn:
         stats = stats_object(self.stats) if self.stats else None
@@ -136,16 +146,20 @@ class Session:
     def answer(self, instead: list[Turn] | None = None) -> None:
         """Answers the last question. Whatever ends it, what came is kept; where nothing came, so is what was before.
 
-        `instead`: the turns that it replaces.
+        `instead`: the turns that it replaces, unless a fault breaks it off.
         """
-        heard = Heard()
+        heard, waiting = Heard(), self.talk.images
         question = self.talk.turns[-1]
-        self._reply(heard)
-        if self.talk.keep(heard.turn()):
+        whole = self._reply(heard)
+        came = self.talk.keep(heard.turn())
+        self.failed |= bool(heard.missing)
+        self.say(heard.missing)
+        if instead is not None and not (came and whole):
+            self.talk.turns, self.talk.images = instead, waiting
+            self.say("(the answer before stays)")
+        elif came:
             self.keep()
             self._measure(heard.stats)  # asks a server, and may be interrupted
-        elif instead is not None:
-            self.talk.turns, self.talk.images = instead, []
         else:
             self.begun = question.content
 
@@ -153,14 +167,16 @@ class Session:
         """The conversation as it is now, where that is wanted."""
         if self.store is None or not self.history or not (self.talk.turns or self.kept.id):
             return
-        before = self.kept.id
+        before, name = self.kept.id, self.kept.name
         try:
-            self.kept = self.store.save(self.held())
+            self.kept, named = _saved(self.store, self.held())
         except RunError as error:
             self.history = False
             self.say(f"error: {error}")
             return
-        if before is not None and self.kept.id != before:
+        if not named:
+            self.say(f"(another conversation is called {name} by now: this one is kept as {self.kept.id})")
+        elif before is not None and self.kept.id != before:
             self.say(f"(another chat went on with conversation {before}: this one is kept as {self.kept.id})")
 
     def held(self) -> Kept:
@@ -177,11 +193,12 @@ class Session:
         self._opened = self.pair = Pair(settings, os.environ)
         self.runner.run(self._opened.__aenter__())
 
-    def _reply(self, heard: Heard) -> None:
+    def _reply(self, heard: Heard) -> bool:
+        """Whether no fault broke it off."""
         self.progress, self.stats = Progress(), None
         self.recorded = Recorder(self.pair.settings, texts=True)
         self._traced = self.trace.recorder(self.pair.settings) if self.trace else None
-        show = self._display()
+        show, whole = self._display(), True
         try:
             with without_echo() if self.terminal else nullcontext():
                 self.runner.run(self._events(heard, show))
@@ -189,12 +206,13 @@ class Session:
             show.end()
             self.say("(stopped)")
         except SpecollamaError as error:
-            self.failed = True
+            self.failed, whole = True, False
             show.end()
             for recorder in self._recorders:
                 recorder.broke_off(str(error))
             self.say(f"error: {error}{self._advice(error)}")
         self._keep_traces()
+        return whole
 
     def _display(self) -> output.Display:
         if self.terminal and self.look.wordwrap:
@@ -263,6 +281,14 @@ class Session:
             with suppress(OSError):  # a convenience: `--trace` is for those who rely on it
                 last_file().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 privately.write(last_file(), written(self.recorded))
+
+
+def _saved(store: Store, kept: Kept) -> tuple[Kept, bool]:
+    """The conversation as it is kept, and whether under its name: another one may have that by now."""
+    try:
+        return store.save(kept), True
+    except UsageError:
+        return store.save(replace(kept, name=None)), False
 
 
 def _beside_options(flags: Overrides) -> dict[str, Any]:

@@ -94,8 +94,8 @@ class Store:
             if kept.id is not None:
                 done = db.execute(
                     "UPDATE conversations SET name = ?, title = ?, system = ?, pair = ?, options = ?, updated = ?, "
-                    "revision = revision + 1 WHERE id = ? AND revision = ?",
-                    (*values, kept.id, kept.revision),
+                    "revision = revision + 1 WHERE id = ? AND revision = ? AND created = ?",
+                    (*values, kept.id, kept.revision, kept.created),  # a number may be another one's after a deletion
                 )
             if done is None or not done.rowcount:
                 name = kept.name if holder is None else None  # else the one that stays has it
@@ -254,8 +254,9 @@ def as_markdown(kept: Kept) -> str:
         lines += [f"## {turn.role.capitalize()}{images}", "", turn.content, ""]
         if turn.stopped:
             lines += ["*(stopped)*", ""]
-        if rate := (turn.stats or {}).get("acceptance_rate"):
-            lines += [f"*{turn.stats['route']}, {rate:.0%} accepted*" if turn.stats else "", ""]
+        stats = turn.stats or {}
+        if (rate := stats.get("acceptance_rate")) is not None:
+            lines += [f"*{stats['route']}, {rate:.0%} accepted*", ""]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

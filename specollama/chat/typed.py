@@ -17,9 +17,10 @@ QUOTES = '"""'
 _SYSTEM = "/set system "  # the one command that takes several lines
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")
 
-_PATH = re.compile(
-    r"""'(?P<single>[^'\n]+)' | "(?P<double>[^"\n]+)" | (?P<bare>(?:file://)?(?:\\.|[^\s\\'"])+)""", re.VERBOSE
+_PATH = re.compile(  # an apostrophe within a word quotes nothing
+    r"""(?<!\w)'(?P<single>[^'\n]+)' | (?<!\w)"(?P<double>[^"\n]+)" | (?<!\S)(?P<bare>(?:\\.|[^\s\\])+)""", re.VERBOSE
 )
+_BEFORE, _AFTER = "([{<`", ".,;:!?)]}>`"  # what may stand around a path in a sentence
 
 
 def unfinished(text: str) -> bool:
@@ -39,7 +40,7 @@ def unquoted(text: str) -> str:
 def is_command(text: str) -> bool:
     """Whether a line is a command; a path at its beginning may be an image's."""
     word = text.split(maxsplit=1)[0] if text.strip() else ""
-    return word.startswith("/") and "/" not in word[1:] and not _image_file(word)
+    return word.startswith("/") and "/" not in word[1:] and not _image(word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +55,9 @@ class Message:
 def with_images(text: str) -> Message:
     """The message, its images' paths taken out and read. Raises CommandFault for one that can't be, or is too large."""
     images, files, kept, place = list[str](), list[str](), list[str](), 0
-    for found in _PATH.finditer(text):
-        file = _image_file(found["single"] or found["double"] or found["bare"] or "")
-        if file is None:
-            continue
-        kept.append(text[place : found.start()])
-        place = found.end()
+    for begin, end, file in _images(text):
+        kept.append(text[place:begin])
+        place = end
         images.append(_encoded(file))
         files.append(str(file))
     rest = "".join([*kept, text[place:]])
@@ -71,6 +69,31 @@ def _encoded(file: Path) -> str:
         return encoded(file)
     except UsageError as error:
         raise CommandFault(str(error)) from error
+
+
+def _images(text: str) -> Iterator[tuple[int, int, Path]]:
+    """Where images are named, and which."""
+    place = 0
+    while found := _PATH.search(text, place):
+        place = found.start() + 1  # what isn't an image's name may have one in it
+        quoted = found["single"] or found["double"]
+        if quoted and (file := _image_file(quoted)):
+            place = found.end()
+            yield found.start(), place, file
+        elif found["bare"] and (named := _image(found["bare"])):
+            word, file = named
+            begin = text.index(word, found.start())
+            place = begin + len(word)
+            yield begin, place, file
+
+
+def _image(word: str) -> tuple[str, Path] | None:
+    """The image that a word names, by itself or with a sentence's punctuation around it: the name, and the file."""
+    ended = word.rstrip(_AFTER)
+    for name in (word, ended, ended.lstrip(_BEFORE)):
+        if file := _image_file(name):
+            return name, file
+    return None
 
 
 def _image_file(word: str) -> Path | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from specollama.bench.measuring import Measured, Run
+from specollama.bench.measuring import Measured, Run, questions
 from specollama.bench.plot import draw
 from specollama.bench.prompts import BUILT_IN, Prompt, built_in, load, spread
 from specollama.bench.results import Results, new_file
@@ -23,7 +24,7 @@ from specollama.cli import options, output
 from specollama.cli.figures import show_figures
 from specollama.cli.progress import progress
 from specollama.config import Config, FileRef, ModelRef, PairSettings
-from specollama.errors import MissingPackage, RunError, UsageError
+from specollama.errors import MissingPackage, RunError, UsageError, one_line
 from specollama.tables import nearest
 from specollama.types import Route
 
@@ -123,12 +124,17 @@ class Call:
     trace: TraceFile | None = None
 
     def check(self) -> None:
-        """Raises UsageError when there is nothing to compare, or a route lacks its draft model."""
+        """Raises UsageError when there is nothing to compare, a route lacks its draft model, or a name isn't one's."""
         compared = [route for route in self.routes if route is not Route.PLAIN]
         if not compared and self.against is None:
             raise UsageError("--routes plain: nothing to compare it with; add a route, or --against")
         for route in compared:
             self.settings.override(route=route)
+        names = [question.id for prompt in self.prompts for question in questions(prompt, self.turns)]
+        if twice := [name for name, times in Counter(names).items() if times > 1]:
+            raise UsageError(
+                one_line(f"--turns {self.turns}: a prompt and a turn of another are both called {twice[0]}")
+            )
 
     def traced(
         self, sides: Mapping[str, Side], note: Callable[[str], None]

@@ -203,8 +203,9 @@ def _reader(session: Session) -> Reader:
             found = []  # told when the conversation is kept
         return pair_names(session.config), [each.name or str(each.id) for each in found]
 
-    file = data_folder() / "typed" if session.history else None
-    return TerminalReader(session.runner, file, known, session.status)
+    reader = TerminalReader(session.runner, data_folder() / "typed", known, session.status)
+    reader.keep(session.history)
+    return reader
 
 
 def _hold(session: Session) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -28,7 +27,7 @@ def list_(
     from specollama.chat.store import Store
 
     if json:
-        print(json_module.dumps([asdict(each) for each in Store().summaries(text)], ensure_ascii=False))
+        print(output.json_text([asdict(each) for each in Store().summaries(text)]))
     else:
         print(listed(Store(), text))
 
@@ -51,7 +50,7 @@ def export(
     if out is not None:
         exported(kept, out)
     elif json:
-        print(json_module.dumps(as_object(kept), ensure_ascii=False, indent=2))
+        print(output.json_text(as_object(kept), indent=2))
     else:
         text = as_markdown(kept)
         sys.stdout.write(output.harmless(text) if output.stdout().is_terminal else text)

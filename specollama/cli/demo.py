@@ -85,7 +85,9 @@ def _two_servers(aside: Console) -> Iterator[PairSettings]:
 
 def _picture(comparison: Comparison, prompt: str) -> Console:
     """What is shown at a terminal, recorded."""
-    console = Console(record=True, width=_PICTURE_WIDTH, file=io.StringIO(), force_terminal=True, highlight=False)
+    console = Console(
+        record=True, width=_PICTURE_WIDTH, file=io.StringIO(), force_terminal=True, highlight=False, emoji=False
+    )
     console.print(f"[bold]{escape(prompt)}[/]   ({output.legend()})\n")
     pieces = comparison.speculative.pieces
     console.print(Text.assemble(*((piece.text, output.ORIGIN_STYLES[piece.origin]) for piece in pieces)))

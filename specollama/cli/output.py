@@ -24,6 +24,7 @@ ORIGIN_STYLES = {
 
 _CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 _CONTROLS |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+_ESCAPES = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}  # the others are JSON's own
 
 Show = Callable[[Event], None]
 
@@ -39,11 +40,11 @@ class Display(Protocol):
 
 def stdout(*, wrap: bool = False) -> Console:
     """The console of answers: no colours unless it is a terminal (and never under NO_COLOR)."""
-    return Console(highlight=False, soft_wrap=not wrap)
+    return Console(highlight=False, emoji=False, soft_wrap=not wrap)
 
 
 def stderr(*, wrap: bool = False) -> Console:
-    return Console(stderr=True, highlight=False, soft_wrap=not wrap)
+    return Console(stderr=True, highlight=False, emoji=False, soft_wrap=not wrap)
 
 
 def as_text(*, origin: bool, stats: bool, styles: Mapping[Origin, str] = ORIGIN_STYLES) -> Display:
@@ -54,6 +55,11 @@ def as_text(*, origin: bool, stats: bool, styles: Mapping[Origin, str] = ORIGIN_
 def harmless(text: str) -> str:
     """Control characters as pictures of them: what a model writes steers no terminal."""
     return text.translate(_CONTROLS)
+
+
+def json_text(value: object, *, indent: int | None = None) -> str:
+    """One JSON value; what would steer a terminal is an escape in it, which means the same."""
+    return json.dumps(value, ensure_ascii=False, indent=indent).translate(_ESCAPES)
 
 
 def as_json() -> Display:
@@ -139,6 +145,6 @@ class _AsJson:
             sys.stdout.reconfigure(encoding="utf-8")
 
     def __call__(self, event: Event) -> None:
-        print(json.dumps(event_object(event), ensure_ascii=False), flush=True)
+        print(json_text(event_object(event)), flush=True)
 
     def end(self) -> None: ...

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json as json_module
 import os
 from typing import Annotated, Any
 
@@ -56,7 +55,7 @@ def pairs(
         raise ConfigError("there are no pairs: no configuration file defines one (the README shows how)")
     findings = asyncio.run(_survey_all(known, chosen, measure=measure))
     if json:
-        print(json_module.dumps([finding.as_object() for finding in findings], ensure_ascii=False))
+        print(output.json_text([finding.as_object() for finding in findings]))
     else:
         for finding in findings:
             _show(finding)

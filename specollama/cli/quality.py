@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json as json_module
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from specollama.bench.prompts import built_in, load, spread
@@ -46,13 +47,13 @@ def quality(
         asked = spread(chosen, limit or len(chosen))
         found = asyncio.run(pair_quality(settings, os.environ, asked, num_predict, note))
     if json:
-        print(json_module.dumps(_object(found), ensure_ascii=False))
+        print(output.json_text(_object(found)))
     else:
-        _show(found)
+        show_quality(output.stdout(), found)
 
 
-def _show(found: PairQuality) -> None:
-    console = output.stdout()
+def show_quality(console: Console, found: PairQuality) -> None:
+    """A table by kind, one by forecast, and what the routes would gain."""
     console.print(_kinds(found))
     if whole := found.all.quality:
         console.print()
@@ -71,7 +72,7 @@ def _kinds(found: PairQuality) -> Table:
     for name, fared in {**found.kinds, "all": found.all}.items():
         rate, weighed = fared.accepted / fared.tested if fared.tested else None, fared.quality
         scores = (percent(weighed.predicted_rate), f"{weighed.brier:.3f}", f"{weighed.constant:.3f}") if weighed else ()
-        table.add_row(name, str(fared.tested), percent(rate), *scores)
+        table.add_row(escape(name), str(fared.tested), percent(rate), *scores)
     return table
 
 

@@ -41,8 +41,9 @@ def release(
     mark: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="ID=sent|not-sent",
-            help="What became of a command that failed, or whose result isn't known. Repeatable.",
+            metavar="ID|FILE=sent|not-sent",
+            help="What became of a command that failed or whose result isn't known, or of a file that is gone. "
+            "Repeatable.",
         ),
     ] = None,
     reviewer: options.Reviewer = None,
@@ -56,7 +57,7 @@ def release(
     command = _command(exec_) if exec_ is not None else []
     who = options.reviewer_name(reviewer)
     with existing(run, who) as opened:
-        _finish(opened, who)
+        _finish(opened, who, marks)
         for marked in marks:
             opened.append(who, marked)
         if (out or command) and not partial:
@@ -71,7 +72,7 @@ def release(
 def _mark(text: str) -> Marked:
     id, _, word = text.rpartition("=")
     if not id or word not in _MARKS:
-        raise UsageError(f"--mark {text}: write ID=sent or ID=not-sent")
+        raise UsageError(f"--mark {text}: write ID=sent or ID=not-sent (or FILE=...)")
     return Marked(id=id, sent=_MARKS[word])
 
 
@@ -87,8 +88,12 @@ def _command(text: str) -> list[str]:
     return command
 
 
-def _finish(run: Run, who: str) -> None:
-    """What a killed release had begun."""
+def _finish(run: Run, who: str, marks: list[Marked]) -> None:
+    """What a killed release had begun; `marks` that are about its file are used up."""
+    announced = run.state.releasing
+    for marked in [each for each in marks if announced and str(Path(each.id).absolute()) == announced.file]:
+        releasing.mark(run, who, sent=marked.sent)
+        marks.remove(marked)
     if file := releasing.finish(run, who):
         output.stderr().print(f"a release that was broken off is complete: {escape(file)}")
 

@@ -50,17 +50,21 @@ def review(
     """Approve, reject, edit or regenerate replies, one after another; or check the log that says who did."""
     verify, folder = _verify_and_folder(words)
     if verify:
+        if decisions is not None or item:
+            raise UsageError(f"--{'decisions' if decisions is not None else 'item'}: goes without `verify`")
         _verify(folder, expect, json=json)
         return
     if expect is not None:
         raise UsageError("--expect: goes with `review verify RUN`")
+    if item and (json or decisions is not None):
+        raise UsageError("--item: goes without --json and --decisions, which are about the whole run")
     known, who = options.configuration(config), options.reviewer_name(reviewer)
     with existing(folder, who) as run:
         if decisions is not None:
             count = record(run, who, _text(decisions), "stdin" if decisions == "-" else decisions)
             output.stderr().print(f"{output.counted(count, 'decision')} of {escape(who)} written")
         if json:
-            print(json_module.dumps(as_object(run.state), ensure_ascii=False))
+            print(output.json_text(as_object(run.state)))
         elif decisions is None:
             _look(run, who, known, item or [])
 

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from specollama.cli import review_screen
+from specollama.cli import output, review_screen
 from specollama.cli.editor import edited
 from specollama.errors import SpecollamaError, UsageError
 from specollama.review.decisions import approval, edit, rejection
@@ -43,7 +43,7 @@ class Session:
     who: str
     regenerator: Regenerator
     mark_below: float
-    _console: Console = field(default_factory=lambda: Console(highlight=False))
+    _console: Console = field(default_factory=lambda: output.stdout(wrap=True))
 
     def through(self, items: Sequence[Item]) -> None:
         """Until the last item is left or the reviewer quits; an interrupt between decisions loses none."""

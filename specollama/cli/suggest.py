@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json as json_module
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -43,7 +42,7 @@ def suggest(
     added = _write(path, best_of_each(found)) if write else []
     if json:
         shown = {"pairs": [_object(pair) for pair in found], "pulls": [asdict(pull) for pull in missing]}
-        print(json_module.dumps({**shown, "faults": faults, "added": added}, ensure_ascii=False))
+        print(output.json_text({**shown, "faults": faults, "added": added}))
         return
     for fault in faults:
         output.stderr().out(fault)

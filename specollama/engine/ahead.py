@@ -33,10 +33,11 @@ class DraftAhead:
 
     def begin(self, sent: Draft) -> None:
         """Draft on behind what was sent to be scored, if it was drafted here."""
-        if self._text is None or not sent.tokens:
+        text, self._text = self._text, None
+        if text is None or not sent.tokens:
             return
         self._give_up()
-        self._base, self._text = self._text + sent.text, None
+        self._base = text + sent.text
         self._ahead = asyncio.create_task(self.drafter.propose(self._base, self._count + 1))
 
     async def propose(self, text: str, count: int) -> Draft:

@@ -22,7 +22,7 @@ class Call(Entry):
 
 
 class Opened(Entry):
-    """The first entry. `settings`: what the pair's were; `seed`: what those of the items come from."""
+    """The first entry, but for a `Recovered`. `settings`: the pair's; `seed`: what those of the items come from."""
 
     kind: Literal["opened"] = "opened"
     version: str
@@ -117,9 +117,16 @@ class Releasing(Entry):
 
 
 class Released(Entry):
-    """What the last `releasing` announced is there."""
+    """What the last `releasing` announced is there, or was there, as a person says."""
 
     kind: Literal["released"] = "released"
+    file: str
+
+
+class Withdrawn(Entry):
+    """A person's word that what the last `releasing` announced never went out: its items may be released again."""
+
+    kind: Literal["withdrawn"] = "withdrawn"
     file: str
 
 
@@ -168,6 +175,7 @@ AnyEntry = Annotated[
     | Edited
     | Releasing
     | Released
+    | Withdrawn
     | Running
     | Ran
     | Marked

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any
 
 from specollama.errors import RunError, UsageError, one_line
 from specollama.review.chain import hash_of
-from specollama.review.entries import Ran, Released, Releasing, Running, Sent
+from specollama.review.entries import Ran, Released, Releasing, Running, Sent, Withdrawn
 from specollama.review.folder import Run, sync_folder, write_durably
 from specollama.review.state import Item, Outgoing, State, Status
 
@@ -85,7 +86,8 @@ def write(run: Run, who: str, file: Path) -> int:
 def finish(run: Run, who: str) -> str:
     """Complete a release that was announced: its draft goes away in the very step in which the file appears.
 
-    The file's name; "" when none was announced.
+    The file's name; "" when none was announced. Raises RunError when neither is there: only a person can say then
+    whether it went out (`mark`).
     """
     announced = run.state.releasing
     if announced is None:
@@ -93,13 +95,34 @@ def finish(run: Run, who: str) -> str:
     file, draft = Path(announced.file), Path(announced.draft)
     if draft.exists():
         _appear(draft, file, announced.sha256)
+    elif not _holds(file, announced.sha256):
+        sent, not_sent = (shlex.quote(f"{file}={word}") for word in ("sent", "not-sent"))
+        raise RunError(
+            f"{file}: what was to be released there isn't there, and neither is its draft. Look whether it went out, "
+            f"and decide by hand: --mark {sent}, or --mark {not_sent} to release its items again"
+        )
     run.append(who, Released(file=announced.file))
     return announced.file
 
 
+def mark(run: Run, who: str, *, sent: bool) -> None:
+    """A person's word on a release that was announced. Raises UsageError when what was announced is there."""
+    announced = run.state.releasing
+    if announced is None or any(_holds(Path(each), announced.sha256) for each in (announced.file, announced.draft)):
+        raise UsageError(f"{run.folder}: there is no release to decide by hand")
+    run.append(who, Released(file=announced.file) if sent else Withdrawn(file=announced.file))
+
+
+def _holds(file: Path, sha256: str) -> bool:
+    return file.is_file() and hash_of(file.read_bytes()) == sha256
+
+
 def _appear(draft: Path, file: Path, sha256: str) -> None:
-    if hash_of(draft.read_bytes()) != sha256:
-        raise RunError(f"{draft}: isn't what was to be released; find out who changed it")
+    if not _holds(draft, sha256):
+        raise RunError(
+            f"{draft}: isn't what was to be released; find out who changed it. To release its items again: "
+            f"--mark {shlex.quote(f'{file}=not-sent')}"
+        )
     if file.exists():
         raise RunError(f"{file}: exists; move it away, and what was to be released there ({draft}) takes its place")
     os.rename(draft, file)

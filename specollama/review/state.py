@@ -28,6 +28,7 @@ from specollama.review.entries import (
     Released,
     Releasing,
     Running,
+    Withdrawn,
     digest,
 )
 
@@ -130,7 +131,7 @@ class State:
         if isinstance(entry, Opened):
             _unless(self.opened is None, "the run is open already")
             _unless(len(set(entry.items)) == len(entry.items), "two items have the same id")
-        elif isinstance(entry, Released):
+        elif isinstance(entry, Released | Withdrawn):
             _unless(self.releasing is not None and self.releasing.file == entry.file, "no such release was begun")
         elif isinstance(entry, Releasing):
             _unless(self.releasing is None, "a release was begun and hasn't ended")
@@ -153,6 +154,10 @@ class State:
                 self.items[sent.id].released = entry.file
         elif isinstance(entry, Released):
             self.releasing = None
+        elif isinstance(entry, Withdrawn):
+            for sent in self.releasing.items if self.releasing else ():
+                self.items[sent.id].released = ""
+            self.releasing = None
         elif not isinstance(entry, Recovered):
             _apply(who, self.items[entry.id], entry)
 
@@ -168,6 +173,8 @@ class State:
             if isinstance(entry, Answered):
                 _unless(entry.attempt == item.attempts + 1, f"{name}: attempt {entry.attempt} follows {item.attempts}")
                 _unless(entry.digest == digest(entry.text), f"{name}: the digest isn't the text's")
+                shown = "".join(piece.text for piece in entry.pieces)  # what a reviewer sees and decides on
+                _unless(shown == entry.text, f"{name}: its pieces aren't the text")
         elif isinstance(entry, Approved | Rejected | Edited):
             _unless(bool(identity(who)), "a decision needs a reviewer's name")
             _unless(item.answer is not None, f"{name}: has no reply yet")
@@ -244,7 +251,7 @@ def fold(lines: Iterable[Line]) -> State:
     state = State()
     for line in lines:
         try:
-            if state.opened is None and not isinstance(line.entry, Opened):
+            if state.opened is None and not isinstance(line.entry, Opened | Recovered):
                 raise Refused("the run isn't open yet")
             state.apply(line.who, line.entry)
         except Refused as error:

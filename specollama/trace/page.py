@@ -12,6 +12,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from specollama.stats import decode_rate, first_burst
 from specollama.trace.records import Reply, RoundLine, TokenLine
 
 _HEIGHT, _BAR = 74, 26  # pixels: of the timeline, and of a block
@@ -107,7 +108,7 @@ def _totals(reply: Reply, axis: list[Block]) -> Iterator[tuple[str, str]]:
     yield "total", _seconds(reply.duration)
     if reply.tokens:
         yield "first token", _seconds(reply.tokens[0].at)
-    if rate := decode_rate(reply):
+    if rate := rate_of(reply):
         yield "tokens per second, decoding", f"{rate:.1f}"
     if drafted:
         yield "rounds", str(len(drafted))
@@ -120,17 +121,13 @@ def _totals(reply: Reply, axis: list[Block]) -> Iterator[tuple[str, str]]:
         yield "before the first round", _seconds(axis[0].begin)
 
 
-def decode_rate(reply: Reply) -> float | None:
-    """Tokens after the first burst over the time from it to the end; None where there is nothing to time."""
+def rate_of(reply: Reply) -> float | None:
+    """Of decoding."""
     if not reply.tokens:
         return None
-    first = reply.tokens[0]
-    burst = 1
-    while first.round and burst < len(reply.tokens) and reply.tokens[burst].round == first.round:
-        burst += 1
+    burst = first_burst(line.round for line in reply.tokens)
     tokens = reply.end.stats.get("eval_count", 0) if reply.end else 0
-    later, duration = (tokens or len(reply.tokens)) - burst, reply.duration - first.at
-    return later / (duration / 1e9) if later > 0 and duration > 0 else None
+    return decode_rate(tokens or len(reply.tokens), burst, (reply.duration - reply.tokens[0].at) / 1e9)
 
 
 def _seconds(nanoseconds: int) -> str:

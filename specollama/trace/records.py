@@ -16,8 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from specollama.errors import UsageError, one_line
 
-VERSION = 1
-
 
 class Line(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)

@@ -186,6 +186,16 @@ def test_a_sentencepiece_vocabulary_works(tmp_path: Path) -> None:
     vocabulary.close()
 
 
+def test_a_piece_that_others_come_before_has_no_space_of_a_beginning(tmp_path: Path) -> None:
+    vocabulary = opened(sentencepiece(), tmp_path / "spm.gguf")
+    tokens = ["<unk>", "<s>", "</s>", *_BYTES, *_PIECES]
+    assert vocabulary.fragment("ab") == [tokens.index("▁ab")]
+    assert vocabulary.within("ab") == [tokens.index("ab")]
+    assert vocabulary.within(" ab") == [tokens.index("▁ab")]
+    assert vocabulary.within("") == []
+    vocabulary.close()
+
+
 def test_without_add_bos_the_tokenizer_adds_none(tmp_path: Path) -> None:
     vocabulary = opened(sentencepiece(**{"tokenizer.ggml.add_bos_token": False}), tmp_path / "spm.gguf")
     assert not vocabulary.adds_begin_marker

@@ -79,6 +79,15 @@ def test_two_chats_that_go_on_with_one_conversation_lose_nothing_of_either(store
     assert [store.load(str(id_)).talk.turns[-1].content for id_ in (kept.id, beside.id)] == ["theirs", "ours"]
 
 
+def test_a_conversation_that_got_the_number_of_a_deleted_one_is_not_overwritten(store: Store) -> None:
+    ours = store.save(Kept(talk("ours", "b")))
+    store.delete(str(ours.id))
+    theirs = store.save(Kept(talk("theirs", "d")))
+    assert (theirs.id, theirs.revision) == (ours.id, ours.revision)
+    store.save(ours)
+    assert sorted(each.title for each in store.summaries()) == ["ours", "theirs"]
+
+
 def test_what_is_kept_beside_another_has_the_name_that_was_asked_for(store: Store) -> None:
     store.save(Kept(talk("a", "b"), name="shared"))
     ours, theirs = store.load("shared"), store.load("shared")
@@ -158,6 +167,8 @@ def test_it_is_exported_as_json_and_as_markdown(store: Store, tmp_path: Path) ->
         "75% accepted",
     ):
         assert part in text
+    none = Turn("assistant", "Bye.", stats={"route": "local", "acceptance_rate": 0.0})
+    assert "*local, 0% accepted*" in as_markdown(Kept(Talk(turns=[none])))
     with pytest.raises(UsageError, match=r"a.txt: must end in .json or .md"):
         exported(kept, tmp_path / "a.txt")
 
@@ -184,6 +195,10 @@ def test_kept_conversations_are_listed_found_exported_and_deleted(
     with monkeypatch.context() as terminal:
         terminal.setenv("FORCE_COLOR", "1")
         assert "# Tell a ␛[2Jtale." in chats("export", "fog")
+    steering = Store().save(Kept(talk("Hi.\x9b2J", "Ho.")))
+    for words in (["list", "Hi", "--json"], ["export", str(steering.id), "--json"]):
+        assert "Hi.\\u009b2J" in chats(*words)
+    chats("delete", str(steering.id))
     last_file().parent.mkdir(parents=True)
     last_file().write_text("Fog.")
     chats("delete", "fog")
@@ -274,6 +289,7 @@ def test_a_piped_chat_of_which_a_message_failed_ends_with_1(tale: Store, tmp_pat
         file.truncate(101 * 2**20)
     shown = CliRunner().invoke(app, ["chat", "--load", "tale", "--no-history"], input=typed)
     assert shown.exit_code == code
+    assert ("big.png: larger than 100 MB\n" in shown.stderr) == ("big.png" in typed)
 
 
 # the conversation itself

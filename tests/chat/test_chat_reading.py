@@ -23,9 +23,10 @@ def keys() -> Iterator[PipeInput]:
         yield pipe
 
 
-def typed(keys: PipeInput, history: Path | None, line: bytes) -> str:
+def typed(keys: PipeInput, history: Path, line: bytes) -> str:
     with asyncio.Runner() as runner:
         reader = TerminalReader(runner, history, lambda: ((), ()), lambda: "")
+        reader.keep(True)
         keys.send_bytes(line)
         return reader.read()
 
@@ -40,6 +41,19 @@ def test_where_nothing_can_be_written_a_chat_goes_on_without_what_was_typed(keys
     assert typed(keys, tmp_path / "data" / "typed", b"hello\r") == "hello"
     (tmp_path / "typed").mkdir()
     assert typed(keys, tmp_path / "typed", b"hello\r") == "hello"
+
+
+def test_lines_are_kept_while_that_is_wanted_and_no_others(keys: PipeInput, tmp_path: Path) -> None:
+    file = tmp_path / "data" / "typed"
+    with asyncio.Runner() as runner:
+        reader = TerminalReader(runner, file, lambda: ((), ()), lambda: "")
+        for wanted, line in ((None, b"one\r"), (True, b"two\r"), (False, b"three\r"), (True, b"four\r")):
+            if wanted is not None:
+                reader.keep(wanted)
+            keys.send_bytes(line)
+            reader.read()
+    assert [line for line in file.read_text().splitlines() if line.startswith("+")] == ["+two", "+four"]
+    assert file.stat().st_mode & 0o077 == 0
 
 
 def test_the_end_of_input_ends_several_lines_that_were_begun(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,6 +182,18 @@ def test_each_setting_is_set_and_shown(chat: Chat, letter: ScriptedOllama, lette
     assert sent["truncate"] is False, "what doesn't fit is refused rather than cut"
 
 
+def test_what_is_typed_is_kept_where_the_conversation_is(chat: Chat, letter_url: str, places: dict[str, str]) -> None:
+    file = Path(places["XDG_DATA_HOME"]) / "specollama" / "typed"
+    for flags, kept in ((["--no-history"], ["+/route"]), ([], ["+/route", "+/stats", "+/set history on", "+/route"])):
+        screen = chat(*pair(letter_url), *flags)
+        screen.wait(">>>")
+        for line, says in (("/stats", "no reply"), ("/set history on", "is kept"), ("/route", "route: lanes")):
+            screen.say(line, says)
+        screen.type("\x04")
+        assert screen.left() == 0
+        assert [line for line in file.read_text().splitlines() if line.startswith("+")] == kept
+
+
 def test_a_context_that_is_nearly_full_is_told_before_and_a_full_one_is_asked_nothing(
     chat: Chat, letter: ScriptedOllama, letter_url: str
 ) -> None:

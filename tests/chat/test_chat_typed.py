@@ -45,6 +45,30 @@ def test_an_images_path_is_taken_out_of_the_message(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
+    ("text", "left", "files"),
+    [
+        ("What is in ./cat.png?", "What is in ?", ["cat.png"]),
+        ("./cat.png, ./dog.png", ", ", ["cat.png", "dog.png"]),
+        ("Look (./cat.png).", "Look ().", ["cat.png"]),
+        ("Both (see [cat.png] and dog.png)!", "Both (see [] and )!", ["cat.png", "dog.png"]),
+        ("What's in cat.png and what's in dog.png", "What's in and what's in", ["cat.png", "dog.png"]),
+        ("'tis cat.png, 'tis 'my cat.png'.", "'tis , 'tis .", ["cat.png", "my cat.png"]),
+        ('("my cat.png","dog.png")', "(,)", ["my cat.png", "dog.png"]),
+        ("a(1).png or (a(1).png)", "or ()", ["a(1).png", "a(1).png"]),
+        ("The dogs' dog.png: is it the cats' too?", "The dogs' : is it the cats' too?", ["dog.png"]),
+    ],
+)
+def test_an_image_is_found_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, left: str, files: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("cat.png", "dog.png", "my cat.png", "a(1).png"):
+        (tmp_path / name).touch()
+    message = with_images(text)
+    assert (message.text, message.files) == (left.strip(), files)
+
+
+@pytest.mark.parametrize(
     "text", ["draw me a cat.png", "it's 5 o'clock", 'print("a")', "http://a.b/c.png", "'\x00.png'"]
 )
 def test_what_names_no_image_stays_as_it_was_typed(text: str) -> None:

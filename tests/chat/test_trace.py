@@ -19,7 +19,7 @@ from specollama.config import Config, PairSettings, adhoc_pair
 from specollama.errors import SpecollamaError
 from specollama.proxy.serve import serving
 from specollama.stats import Done, Stats, Status, Text
-from specollama.trace.page import blocks, decode_rate, page
+from specollama.trace.page import blocks, page, rate_of
 from specollama.trace.recorder import Recorder, TraceFile, written
 from specollama.trace.records import Reply, RoundLine, read, sorted_out
 from specollama.types import DoneReason, Draft, Emitted, Origin, Round, Token, Verdict
@@ -242,7 +242,7 @@ def test_rounds_lie_where_they_were_and_waiting_is_what_lies_between() -> None:
 
 def test_the_rate_on_the_page_leaves_the_first_burst_out() -> None:
     reply = recorded()
-    assert decode_rate(reply) is None, "all of it was one burst"
+    assert rate_of(reply) is None, "all of it was one burst"
 
 
 # its command

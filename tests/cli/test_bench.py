@@ -215,6 +215,26 @@ def test_a_reply_that_breaks_off_spoils_its_own_prompt_only(call: Call) -> None:
     assert summary["speedup_by_kind"]["edit"] > 0
 
 
+def test_plain_without_an_answer_spoils_its_own_prompt_only(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "turns.jsonl"
+    file.write_text('{"turns": ["a", "b"]}\n{"turns": ["c"]}\n')
+    good, refused = chat("one", " two", " three"), whole({"error": "too long"}, 400)
+    plain = ollama()
+    plain.answers["/api/chat"] = [good, refused, good]  # loading, warming up, all others
+    with serving(plain) as first, serving(ollama("one", " two", " three")) as second:
+        shown = call(*against(first, second, limit=2), "--prompts", str(file), "--turns", "2")
+
+    found = results(Path("specollama-bench"))
+    summary = found["summary"]["against"]
+    assert (shown.code, found["complete"]) == (1, True)
+    unasked = "not asked: plain has no answer to 1.1"
+    assert list(summary["errors"]) == ["1.1", "1.2"]
+    assert "too long" in summary["errors"]["1.1"]
+    assert summary["errors"]["1.1"].endswith(f"; against: {unasked}")
+    assert summary["errors"]["1.2"] == f"plain: {unasked}; against: {unasked}"
+    assert found["results"]["against"]["prompts"][-1]["speedup"] > 0
+
+
 def test_what_was_measured_is_kept_when_a_server_goes_away(call: Call) -> None:
     good, gone = chat("one", " two"), whole({"error": "model 'target' not found"}, 404)
     other = ollama()
@@ -249,6 +269,16 @@ def test_a_wrong_call_is_refused_in_one_line(call: Call, arguments: list[str], s
     assert says in shown.err
     assert len(shown.err.splitlines()) == 1
     assert not Path("specollama-bench").exists()
+
+
+def test_two_questions_of_one_name_are_refused(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "turns.jsonl"
+    file.write_text('{"question_id": "1.2", "turns": ["a"]}\n{"question_id": 1, "turns": ["a", "b"]}\n')
+    arguments = ["bench", "--target", "x@127.0.0.1:9", "--draft", "y@127.0.0.1:9", "--prompts", str(file)]
+
+    shown = call(*arguments, "--turns", "2")
+    assert (shown.code, shown.err) == (2, "error: --turns 2: a prompt and a turn of another are both called 1.2\n")
+    assert "can't reach" in call(*arguments).err
 
 
 def test_an_engine_that_is_not_there_or_is_neither_is_told_before_anything_is_measured(

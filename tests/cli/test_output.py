@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from specollama.cli import output
@@ -46,6 +48,23 @@ def test_markup_in_a_reply_is_text(capsys: pytest.CaptureFixture[str]) -> None:
     show(Done(DoneReason.STOP, Stats()))
 
     assert capsys.readouterr().out.startswith("[bold]a[/] :smile: ")
+
+
+def test_no_control_character_is_in_json_and_its_meaning_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    controls = "".join(map(chr, [*range(32), *range(0x7F, 0xA0)]))
+    output.as_json()(Text(f"Grün 雪 {controls}\x9b2J", Origin.PLAIN))
+    shown = capsys.readouterr().out
+
+    assert not {*controls} & {*shown.removesuffix("\n")}
+    assert "Grün 雪" in shown
+    assert json.loads(shown)["text"] == f"Grün 雪 {controls}\x9b2J"
+
+
+def test_names_of_emoji_in_what_is_said_are_text(capsys: pytest.CaptureFixture[str]) -> None:
+    output.stdout().print("written to :smile:.json")
+    output.stderr().print("in :key:/run")
+
+    assert capsys.readouterr() == ("written to :smile:.json\n", "in :key:/run\n")
 
 
 def test_control_characters_steer_no_terminal(

@@ -110,16 +110,50 @@ def test_a_release_that_was_broken_off_is_completed_once(call: Call, renamed: bo
     assert not draft.exists()
 
 
-def test_a_draft_that_was_changed_is_not_released(call: Call) -> None:
-    draft = Path(".draft").absolute()
-    draft.write_text("something else")
-    where = {"file": str(OUT.absolute()), "draft": str(draft), "sha256": hash_of(b"what was approved")}
+def broken_off(sha256: str) -> None:
+    """What a killed release leaves, but for its files: `a` was to go to OUT."""
+    where = {"file": str(OUT.absolute()), "draft": str(Path(".draft").absolute()), "sha256": sha256}
     with opened(Path("run"), "Ann") as run:
         run.append("Ann", Releasing(**where, items=(Sent(id="a", digest=run.state.items["a"].digest),)))
+
+
+@pytest.mark.parametrize("other", [False, True])
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_release_of_which_nothing_is_left_waits_for_a_person(call: Call, sent: bool, other: bool) -> None:
+    broken_off(hash_of(b"what was approved"))
+    if other:
+        OUT.write_text("something else")
+    shown = call("release", "run", "-o", "more.jsonl")
+    assert (shown.code, shown.err.count("\n"), Path("more.jsonl").exists()) == (1, 1, False)
+    assert shown.err.startswith(f"error: {OUT.absolute()}: what was to be released there isn't there")
+    assert f"--mark {OUT.absolute()}=not-sent" in shown.err
+    assert entries()[-1]["kind"] == "releasing"
+
+    assert call("release", "run", "--mark", f"{OUT}={'sent' if sent else 'not-sent'}", "-o", "more.jsonl").code == 0
+    assert [line["id"] for line in lines(Path("more.jsonl"))] == (["b"] if sent else ["a", "b"])
+    assert [entry["kind"] for entry in entries()[-3:-1]] == ["released" if sent else "withdrawn", "releasing"]
+    assert call("review", "verify", "run").code == 0
+    assert call("release", "run", "--mark", f"{OUT}=sent").err == f"error: there is no item {OUT}\n"
+
+
+def test_a_release_that_can_be_completed_is_not_decided_by_hand(call: Call) -> None:
+    Path(".draft").write_bytes(b"what was approved")
+    broken_off(hash_of(b"what was approved"))
+    shown = call("release", "run", "--mark", f"{OUT}=sent")
+
+    assert (shown.code, shown.err) == (2, "error: run: there is no release to decide by hand\n")
+    assert entries()[-1]["kind"] == "releasing"
+
+
+def test_a_draft_that_was_changed_is_not_released(call: Call) -> None:
+    Path(".draft").write_text("something else")
+    broken_off(hash_of(b"what was approved"))
     shown = call("release", "run", "-o", "more.jsonl")
 
     assert (shown.code, "isn't what was to be released" in shown.err) == (1, True)
     assert not OUT.exists()
+    assert call("release", "run", "--mark", f"{OUT}=not-sent", "-o", str(OUT)).code == 0
+    assert [line["id"] for line in lines(OUT)] == ["a", "b"]
 
 
 def test_a_command_is_only_told_unless_it_is_to_go(call: Call) -> None:

@@ -180,6 +180,15 @@ def test_what_a_reply_does_to_terminals_is_shown_and_not_done(spawn: Spawn) -> N
     assert "\x1b[2K" not in shown
 
 
+def test_the_state_as_json_steers_no_terminal(call: Call) -> None:
+    with run_of(Path("run"), a="Blue.\x9b2J"):
+        pass
+    shown = call("review", "run", "--json").out
+
+    assert "\x9b" not in shown
+    assert json.loads(shown)["items"][0]["text"] == "Blue.\x9b2J"
+
+
 def test_places_of_which_nothing_is_known_are_told(spawn: Spawn) -> None:
     with run_of(Path("run"), a="Blue.", b="Green.") as run:
         unknown = answered("a", "Blue.", 2).model_copy(update={"pieces": (Piece(text="Blue.", origin="plain"),)})
@@ -233,6 +242,10 @@ def test_scripts_read_the_state_and_decide(call: Call) -> None:
         (["review", "run", "--reviewer", " "], "error: --reviewer NAME: give a name"),
         (["review", "run", "--decisions", "none"], "error: --decisions none: No such file"),
         (["review", "run", "--expect", "0" * 64], "error: --expect: goes with `review verify RUN`"),
+        (["review", "verify", "run", "--decisions", "d"], "error: --decisions: goes without `verify`"),
+        (["review", "verify", "run", "--item", "a"], "error: --item: goes without `verify`"),
+        (["review", "run", "--item", "a", "--json"], "error: --item: goes without --json and --decisions"),
+        (["review", "run", "--item", "a", "--decisions", "-"], "error: --item: goes without --json and --decisions"),
     ],
 )
 def test_mistakes_are_told_in_one_line(call: Call, arguments: list[str], words: str) -> None:

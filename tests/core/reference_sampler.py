@@ -24,7 +24,7 @@ def sampled(raw: Mapping[Outcome, float], options: SamplingOptions) -> dict[Outc
             if reached >= options.top_p:
                 kept = kept[: place + 1]
                 break
-    kept = [entry for entry in kept if entry[0] >= options.min_p * kept[0][0]]
+    kept = [entry for entry in kept if entry[0] >= min(1.0, options.min_p) * kept[0][0]]
     weights = {outcome: (p / kept[0][0]) ** (1 / options.temperature) for p, outcome in kept}
     total = sum(weights.values())
     return {outcome: weight / total for outcome, weight in weights.items()}

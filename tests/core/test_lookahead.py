@@ -119,6 +119,14 @@ def test_without_a_measured_step_only_acceptance_is_watched() -> None:
     assert watched(Patience(), 50, tested=2, accepted=1, seconds=1e6) is None
 
 
+def test_rounds_without_a_draft_are_not_judged_but_have_an_end() -> None:
+    patience = Patience(plain_step=0.25)
+    assert watched(patience, 63, tested=0, accepted=0) is None
+    assert watched(patience, 1, tested=0, accepted=0) == "nothing was found to draft for 64 rounds"
+    assert watched(patience, 7, tested=2, accepted=1) is None
+    assert watched(patience, 1, tested=2, accepted=1) == "rounds are slower than plain here (0.50x)"
+
+
 def test_lengths_by_round_end_with_the_last_one() -> None:
     staged = StagedLookahead((8, 4, 2))
     lengths = []

@@ -188,6 +188,19 @@ def test_a_run_killed_before_its_first_entry_can_be_begun(tmp_path: Path) -> Non
     assert verified(tmp_path)[1] == []
 
 
+def test_a_run_whose_first_line_was_torn_is_begun_and_goes_on(tmp_path: Path) -> None:
+    line = chain.encoded(Head(), "2026-01-01T00:00:00Z", "machine", first(["a"]))
+    (tmp_path / LOG).write_bytes(line[:40])
+    (tmp_path / HEAD).write_text(Head(next=chain.hash_of(line)).model_dump_json())
+    with opened(tmp_path, "machine") as run:
+        assert (run.recovered, run.state.opened) == (40, None)
+        run.append("machine", first(["a"]))
+    with existing(tmp_path, "Ann") as run:
+        run.append("machine", answered("a", "Blue."))
+    found, wrong = verified(tmp_path)
+    assert (wrong, [line.entry.kind for line in found.lines]) == ([], ["recovered", "opened", "answered"])
+
+
 def test_a_run_is_open_once(folder: Path) -> None:
     with existing(folder, "Ann"):
         with pytest.raises(UsageError, match="another specollama is at work on this run"), existing(folder, "Ben"):

@@ -89,6 +89,10 @@ def test_one_rejection_outweighs_approvals_until_its_reviewer_thinks_better_of_i
             answered("a", "Red.", attempt=2).model_copy(update={"digest": digest("Blue.")}),
             "the digest isn't the text's",
         ),
+        (
+            answered("a", "Red.", attempt=2).model_copy(update={"pieces": answered("a", "Blue.").pieces}),
+            "its pieces aren't the text",
+        ),
         (first(["a"]), "open already"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specollama.stats import Stats, Status
+from specollama.stats import Stats, Status, decode_rate, first_burst
 from specollama.types import Emitted, Origin, Token, Verdict
 
 
@@ -58,3 +58,17 @@ def test_the_speed_is_tokens_over_the_whole_reply() -> None:
 def test_the_status_is_one_line() -> None:
     assert str(Status(on=True, detail="lanes, lookahead 1-8")) == "speculation: on (lanes, lookahead 1-8)"
     assert str(Status(on=False, detail="the target has 1 slot")) == "speculation: off (the target has 1 slot)"
+
+
+@pytest.mark.parametrize(
+    ("rounds", "tokens"),
+    [([], 0), ([0], 1), ([0, 0, 0], 1), ([1, 1, 1], 3), ([1, 1, 2, 1], 2), ([0, 1, 1], 1), ([2, 0, 2], 1)],
+)
+def test_the_first_burst_is_one_round_or_one_token(rounds: list[int], tokens: int) -> None:
+    assert first_burst(rounds) == tokens
+
+
+def test_decoding_is_timed_from_the_first_burst_on() -> None:
+    assert decode_rate(7, 3, 2.0) == 2.0
+    assert decode_rate(3, 3, 2.0) is None
+    assert decode_rate(7, 3, 0.0) is None

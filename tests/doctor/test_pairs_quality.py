@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from calls import Call
 
-from specollama.doctor.asking import Fared, acceptance, of_reply
+from specollama.cli import output
+from specollama.cli.quality import show_quality
+from specollama.doctor.asking import Fared, PairQuality, acceptance, of_reply
 from specollama.doctor.routes import ASSUMED
 from specollama.speedup import always
 from specollama.stats import Forecast, Stats
@@ -29,6 +31,12 @@ def test_kinds_add_up() -> None:
     whole.add(of_reply(Stats(reason="lookahead is 0")))
     whole.add(Fared(1, 1))
     assert (whole.tested, whole.accepted, len(whole.forecasts), whole.plain) == (6, 5, 1, {"lookahead is 0"})
+
+
+def test_a_kind_is_shown_as_it_is_called(capsys: pytest.CaptureFixture[str]) -> None:
+    kinds = {name: Fared(4, 3) for name in ("[/maths]", ":smile:", "[red]code")}
+    show_quality(output.stdout(), PairQuality(kinds, Fared(12, 9), []))
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:4]] == list(kinds)
 
 
 def test_a_pair_is_asked_and_told_of(call: Call, models: dict[str, Path], tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,12 @@ from tiny_models import random_model
 
 from specollama.backends.http import OllamaServer
 from specollama.backends.llama import LoadOptions
+from specollama.backends.local import LocalTarget, Written
 from specollama.backends.requests import Requests
+from specollama.backends.sampler import Sampler
 from specollama.errors import UnsupportedPair
 from specollama.opened import OpenedPair, open_pair
-from specollama.types import DoneReason, Route, Rule, SamplingOptions
+from specollama.types import DoneReason, Draft, Route, Rule, SamplingOptions, Token
 
 PROMPTS = (
     "Name the planets of the solar system in order.",
@@ -84,6 +87,28 @@ async def test_a_draft_model_with_another_tokenizer_drafts_by_text(real: OpenedP
         await pair.close()
     assert text == (await reply(real, turn(PROMPTS[0]), COLD, settings(0)))[0]
     assert stats.drafted > 0
+
+
+@pytest.mark.parametrize(
+    ("drafted", "judged"), [(["Hel", "lo", " world"], 1), (["Hello", " wor", "ld"], 2), (["Hello", " world"], 3)]
+)
+async def test_by_rejection_drafted_texts_are_judged_as_far_as_they_are_the_targets_tokens(
+    real: OpenedPair, drafted: list[str], judged: int
+) -> None:
+    """A row behind a token that the target would have written as a part of another has the wrong text before it."""
+    written, warm = Written(real.encode(turn("Hi"))), replace(WARM, seed=None)
+    target = LocalTarget(real.target.model, real.target.vocabulary, written, Sampler(warm, 1), rule=Rule.REJECTION)
+    scored = await target.score(Draft(tuple(map(Token, drafted))))
+    assert scored.asked == judged
+    assert set(scored.rows) <= {0, *accumulate(len(text) for text in drafted[: judged - 1])}
+
+
+async def test_a_lookahead_beyond_what_a_pass_takes_is_cut(real: OpenedPair) -> None:
+    text, reason, _ = await reply(real, turn(PROMPTS[0]), COLD, settings(200))
+    assert reason is DoneReason.LENGTH
+    assert text == (await reply(real, turn(PROMPTS[0]), COLD, settings(0)))[0]
+    speculation = real.speculation("Hi", COLD, settings(200))
+    assert speculation.lookahead.next() == 32
 
 
 async def test_a_stop_string_inside_a_draft_ends_the_reply_where_it_begins(real: OpenedPair) -> None:

@@ -81,6 +81,17 @@ async def test_a_copy_that_was_damaged_is_made_anew(draft: Path) -> None:
     assert requantized.place(draft).stat().st_size == whole
 
 
+async def test_a_copy_that_memory_does_not_suffice_for_stays(draft: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known(draft, {"": 1.0, "-requantized": 0.4})
+    async with opened(draft):
+        copy = requantized.place(draft)
+    free = iter([2**40, 2**40, 2**20])  # for the target's file and context, and then
+    monkeypatch.setattr("specollama.backends.llama._free_memory", lambda: next(free))
+    with pytest.raises(RunError, match=r"needs .* of memory"):
+        await open_pair(MODELS["draft"], {"draft": draft}, OPTIONS, lookup=False, requantize=True)
+    assert copy.exists()
+
+
 async def test_a_copy_that_is_not_quicker_is_thrown_away_and_not_made_again(draft: Path) -> None:
     known(draft, {"": 1.0})
     async with opened(draft) as pair:  # no real step takes a second: the copy is quicker

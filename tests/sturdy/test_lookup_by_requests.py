@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hearing import hear, question, settings
+from hearing import hear, heard, question, settings
 from scripted_ollama import ScriptedModel, ScriptedOllama, pieces
 
-from specollama.config import Lookup, PairSettings
+from specollama.config import FileRef, Lookup, PairSettings
 from specollama.errors import UnsupportedPair
+from specollama.pairs import Pair
 from specollama.survey import survey
 from specollama.types import Route, Rule
 
@@ -39,6 +41,30 @@ async def test_alone_it_drafts_what_was_written_before_and_asks_no_model(twice: 
     assert told.stats.rows > told.stats.rounds
     assert not twice.asked("/api/generate", "draft")
     assert not twice.asked("/api/show", "draft")
+
+
+async def test_what_is_known_of_the_target_is_asked_once_for_several_replies(
+    twice: ScriptedOllama, serve: Serve
+) -> None:
+    async with Pair(alone(serve(twice)), {}) as pair:
+        for _ in range(3):
+            (await heard(pair, question())).faithful(TWICE)
+    assert len([call for call in twice.asked("/api/show") if not call.body.get("verbose")]) == 1
+
+
+async def test_the_greedy_route_measures_the_draft_model_alone(twice: ScriptedOllama, serve: Serve) -> None:
+    url = serve(twice)
+    told = await hear(settings(url, route=Route.GREEDY))
+    asked = len(twice.asked("/api/generate", "draft"))
+    told.faithful(TWICE)
+    assert asked == told.stats.draft_requests
+
+
+async def test_a_file_that_does_not_draft_is_told(twice: ScriptedOllama, serve: Serve) -> None:
+    chosen = replace(alone(serve(twice)), drafts=(Lookup.LOOKUP, FileRef(Path("small.gguf"))))
+    told = await hear(chosen)
+    told.faithful(TWICE)
+    assert told.statuses[0].endswith("; small.gguf drafts only for a target that is opened in process)")
 
 
 async def test_a_draft_model_is_asked_only_where_lookup_has_nothing(twice: ScriptedOllama, serve: Serve) -> None:
