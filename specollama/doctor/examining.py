@@ -15,7 +15,7 @@ from specollama.backends.store import refuse_unreadable
 from specollama.bench.comparison import collect
 from specollama.bench.prompts import built_in, spread
 from specollama.checks import Conversation, model_obstacle
-from specollama.config import FileRef, ModelRef, PairSettings
+from specollama.config import FileRef, Lookup, ModelRef, PairSettings
 from specollama.doctor.findings import LanesFinding, LocalFinding, NativeFinding, PairFindings
 from specollama.doctor.fitting import with_fit
 from specollama.doctor.measuring import lanes_or_why
@@ -173,7 +173,8 @@ async def _models(pair: Pair, settings: PairSettings) -> tuple[list[Model], tupl
 async def _with_lanes(found: PairFindings, pair: Pair, target: Model, draft: Model | None, note: Note) -> PairFindings:
     """How the models fit, and what the target's server does with rows."""
     if draft is None:
-        return replace(found, lanes="no draft model is served")
+        alone = "prompt lookup drafts alone: `specollama pairs --measure` times the rows of its drafts"
+        return replace(found, lanes=alone if Lookup.LOOKUP in pair.settings.drafts else "no draft model is served")
     note("loading both models, and comparing them")
     found = await with_fit(found, pair, target, draft)
     if found.faults:
