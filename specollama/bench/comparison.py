@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from typing import Any
 
 from specollama.config import PairSettings
@@ -63,8 +63,7 @@ class Comparison:
     @property
     def first_difference(self) -> int | None:
         """The offset, in characters, at which the texts part; None when they are identical."""
-        pairs = enumerate(zip_longest(self.speculative.text, self.plain.text))
-        return next((offset for offset, (ours, theirs) in pairs if ours != theirs), None)
+        return first_difference(self.speculative, self.plain)
 
     @property
     def gap(self) -> float | None:
@@ -73,8 +72,7 @@ class Comparison:
         None when they are identical, or the target's row isn't known there. Engines aren't bit-stable: a gap of some
         hundredths is a near-tie, which may fall either way in another batch.
         """
-        offset = self.first_difference
-        return None if offset is None else gap_at(self.speculative, offset)
+        return gap_where_parted(self.speculative, self.plain)
 
     @property
     def difference(self) -> str:
@@ -100,15 +98,32 @@ class Comparison:
         }
 
 
-def gap_at(reply: Reply, offset: int) -> float | None:
-    """The gap of the two best tokens at the piece that holds this offset in characters; None where it isn't known."""
-    end = 0
-    for piece in reply.pieces:
-        end += len(piece.text)
-        if end > offset:
-            best = [token.logprob for token in piece.top[:2] if token.logprob is not None]
-            return best[0] - best[1] if len(best) == 2 else None
-    return None
+def first_difference(reply: Reply, other: Reply) -> int | None:
+    """The offset, in characters, at which two texts part; None when they are identical."""
+    pairs = enumerate(zip_longest(reply.text, other.text))
+    return next((offset for offset, (ours, theirs) in pairs if ours != theirs), None)
+
+
+def gap_where_parted(reply: Reply, other: Reply) -> float | None:
+    """The gap of a reply's two best tokens where another parts from it; None where it isn't known, or they don't.
+
+    That is where both last began a token together: of "a:" and "a::" the texts part behind the ":", which was drawn.
+    """
+    parted = first_difference(reply, other)
+    if parted is None:
+        return None
+    ours, theirs = _begun(reply), _begun(other)
+    place = max((offset for offset in ours.keys() & theirs.keys() if offset <= parted), default=None)
+    if place is None or ours[place].text == theirs[place].text:
+        return None  # one of them has ended
+    best = [token.logprob for token in ours[place].top[:2] if token.logprob is not None]
+    return best[0] - best[1] if len(best) == 2 else None
+
+
+def _begun(reply: Reply) -> dict[int, Text]:
+    """The pieces by the offsets at which they begin."""
+    ends = accumulate((len(piece.text) for piece in reply.pieces), initial=0)
+    return dict(zip(ends, reply.pieces, strict=False))
 
 
 async def collect(events: AsyncIterator[Event], show: Callable[[Event], None] = lambda event: None) -> Reply:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
-from specollama.bench.comparison import Comparison, gap_at
+from specollama.bench.comparison import Comparison, gap_where_parted
 from specollama.bench.intervals import (
     Interval,
     Pair,
@@ -264,7 +264,7 @@ def _difference(plain: Measurement, side: Measurement, told: Any, bound: Movemen
     if offset is None:
         return None
     same_so_far = told is not None and told.text[:offset] == plain.reply.text[:offset]
-    gaps = [comparison.gap, gap_at(told, offset) if same_so_far else None]
+    gaps = [comparison.gap, gap_where_parted(told, side.reply) if same_so_far else None]
     gap = max((gap for gap in gaps if gap is not None), default=None)
     return Difference(side.repeat, offset, gap, None if gap is None else gap < bound.bound)
 

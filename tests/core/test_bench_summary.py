@@ -136,6 +136,24 @@ def test_where_the_side_tells_no_gap_that_of_plain_is_taken() -> None:
     assert (unknown.gap, unknown.near_tie) == (None, None)
 
 
+def test_where_one_token_begins_like_another_the_gap_is_that_of_these_two() -> None:
+    plain = timed([(10, told("so", a=-0.1, b=-3.0)), (20, told("::", a=-0.7, b=-0.71)), (30, told("1"))], 40, tokens=4)
+    side = timed(
+        [(10, told("so", 1)), (20, told(":", 2, a=-0.7, b=-0.72)), (30, told("2", 2, a=0, b=-5))], 40, tokens=4
+    )
+    pair = [Measurement("plain", "a", "code", 0, plain), Measurement("lanes", "a", "code", 0, side)]
+    [found] = figures(*pair, told={"a": plain.reply}).differences
+    assert (found.offset, found.gap) == (3, pytest.approx(0.02))
+
+
+def test_where_one_reply_ended_the_gap_is_not_known() -> None:
+    plain = timed([(10, told("It ", a=-0.7, b=-0.71)), (20, told("is "))], 30, tokens=3)
+    side = timed([(10, told("It ", 1, a=-0.7, b=-0.71))], 30, tokens=2)
+    pair = [Measurement("plain", "a", "code", 0, plain), Measurement("lanes", "a", "code", 0, side)]
+    [found] = figures(*pair, told={"a": plain.reply}).differences
+    assert (found.offset, found.gap) == (3, None)
+
+
 def test_the_routes_that_replies_really_took_are_told_with_their_reasons() -> None:
     plain, side = measured("plain", WORDS), measured("lanes", WORDS)
     side.reply.stats.reason = "the target has 1 slot"
