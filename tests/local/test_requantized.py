@@ -86,7 +86,7 @@ async def test_a_copy_that_memory_does_not_suffice_for_stays(draft: Path, monkey
     async with opened(draft):
         copy = requantized.place(draft)
     free = iter([2**40, 2**40, 2**20])  # for the target's file and context, and then
-    monkeypatch.setattr("specollama.backends.llama._free_memory", lambda: next(free))
+    monkeypatch.setattr("specollama.backends.llama.free_memory", lambda: next(free))
     with pytest.raises(RunError, match=r"needs .* of memory"):
         await open_pair(MODELS["draft"], {"draft": draft}, OPTIONS, lookup=False, requantize=True)
     assert copy.exists()
