@@ -18,7 +18,8 @@ from specollama.survey import survey
 from specollama.types import Route, Rule
 
 TWICE = "Here it is: one two three four five six seven eight. Once more it is: one two three four five six seven eight."
-REPEAT = question("Repeat the word list twice: oak ash elm fir yew box oak ash elm fir yew box", num_predict=24)
+COUNTED = "Repeat: one two three four five one two three four five one two three four five"  # no near-ties
+REPEAT = question(COUNTED, num_predict=24)
 Serve = Callable[[Any], str]
 
 
@@ -94,7 +95,7 @@ async def test_on_the_engine_the_text_is_plains(embedded_url: str, route: Route)
 
 
 async def test_with_a_seed_the_reply_is_that_of_the_match_rule_with_a_model(embedded_url: str) -> None:
-    asked = question("List ten trees, then list the same trees again.", temperature=0.4, seed=7, num_predict=24)
+    asked = question(COUNTED, temperature=0.4, seed=7, num_predict=24)
     ours, theirs = await hear(alone(embedded_url), asked), await hear(settings(embedded_url), asked)
     assert ours.text == theirs.text
     assert ours.stats.route is theirs.stats.route is Route.LANES
