@@ -69,6 +69,6 @@ def assert_telling(samples: list[Sample], rule: Rule) -> None:
         rows += sample.rows
         assert len(pooled(sample.texts, 5)) >= 3
         assert sum(stats.accepted for stats in sample.stats) > 0
-        assert sum(stats.recovered for stats in sample.stats) > 0
+    assert sum(stats.recovered for sample in samples for stats in sample.stats) > 0  # of one prompt there may be none
     wanted = {"end", "hidden", "p unknown"} | ({"p known"} if rule is Rule.REJECTION else set())
     assert wanted <= set(rows)
