@@ -155,6 +155,10 @@ class Draft:
         """The draft cut to its first tokens; what it took stays."""
         return replace(self, tokens=self.tokens[:count], q=self.q[:count], confidence=self.confidence[:count])
 
+    def beyond(self, count: int) -> Draft:
+        """The draft without its first tokens; what it took stays."""
+        return replace(self, tokens=self.tokens[count:], q=self.q[count:], confidence=self.confidence[count:])
+
 
 @dataclass(frozen=True, slots=True)
 class Scored:

@@ -129,17 +129,22 @@ class TextLookup:
     async def propose(self, text: str, count: int) -> Draft:
         *whole, begun = _PIECE.findall(text[self._read :]) or [""]
         for piece in whole:
-            self._written.append(self._numbers.setdefault(piece, len(self._texts)))
-            self._texts += [piece] * (len(self._numbers) - len(self._texts))
-        self._read += sum(map(len, whole))
+            self._note(piece)
         found = await self._lookup.propose(text, count + 1)
-        if not found.tokens or not found.text.startswith(begun):
+        if found.tokens and found.tokens[0].text == begun:  # it is whole by now
+            found, begun = found.beyond(1), ""
+        texts = [token.text for token in found.tokens]
+        if not texts or found.confidence[0] < _SURE or not texts[0].startswith(begun):
             return Draft()
-        rest = found.tokens[0].text.removeprefix(begun)
-        if (*found.confidence, 0.0)[not rest] < _SURE:
-            return Draft()
-        pieces = [rest] * bool(rest) + [token.text for token in found.tokens[1:]]
-        return Draft(tuple(map(Token, pieces[:count])), source=self._lookup.name)
+        texts[0] = texts[0].removeprefix(begun)
+        return Draft(tuple(map(Token, texts[:count])), source=found.source)
+
+    def _note(self, piece: str) -> None:
+        if piece not in self._numbers:
+            self._numbers[piece] = len(self._texts)
+            self._texts.append(piece)
+        self._written.append(self._numbers[piece])
+        self._read += len(piece)
 
     def learn(self, verdict: Verdict) -> None:
         """What was written it reads the next time."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from specollama.backends.base import Drafter, Target
 from specollama.errors import RunError
@@ -116,8 +116,7 @@ def _beyond(draft: Draft, said: str, count: int) -> Draft | None:
     """What of a draft comes after `said`, if that is its beginning, in whole tokens; None otherwise, or for no more."""
     for place, token in enumerate(draft.tokens):
         if not said:
-            rest = replace(draft, tokens=draft.tokens[place:], q=draft.q[place:], confidence=draft.confidence[place:])
-            return rest.first(count)
+            return draft.beyond(place).first(count)
         if not said.startswith(token.text):
             return None
         said = said.removeprefix(token.text)
