@@ -351,6 +351,8 @@ class RetokenisedDrafter:
 
     async def propose(self, text: str, count: int) -> Draft:
         draft = await self._drafter.propose(text, count + 1)  # of which the last is left out
+        if not draft.tokens:
+            return draft
         texts = retokenised(text, draft.text, self._vocabulary)
         return Draft(tuple(Token(shown) for shown in texts[:count]), source=draft.source)
 
