@@ -139,6 +139,11 @@ class PairSettings:
         """Whether what was written before is proposed again: as it is set, else beside the only drafter."""
         return Lookup.LOOKUP in self.drafts or len(self.drafts) == 1
 
+    @property
+    def looks_up_alone(self) -> bool:
+        """Whether that is asked for, and no draft model that a server has."""
+        return Lookup.LOOKUP in self.drafts and self.draft is None
+
     def override(self, **flags: Unpack[Overrides]) -> PairSettings:
         """The settings with what the flags give in place; options are merged by name.
 

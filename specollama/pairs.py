@@ -33,7 +33,7 @@ from specollama.checks import (
     why_off,
     why_plain,
 )
-from specollama.config import FileRef, Lookup, Overrides, PairSettings, ollama_of
+from specollama.config import FileRef, Overrides, PairSettings, ollama_of
 from specollama.engine.rounds import Watcher
 from specollama.errors import EndpointError, ModelMissing, Unreachable, UnsupportedPair
 from specollama.events import unless_nothing_came, written
@@ -304,7 +304,7 @@ class Pair:
     ) -> Plan | str:
         """How the reply is going to be speculated, or why it isn't."""
         model = draft if isinstance(draft, Model) else None
-        if isinstance(draft, str) and (self.settings.draft or Lookup.LOOKUP not in self.settings.drafts):
+        if isinstance(draft, str) and not self.settings.looks_up_alone:
             return draft
         tokenizers = await self.tokenizers(target, model)
         if reason := why_not_split(target, tokenizers.target):

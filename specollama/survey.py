@@ -13,7 +13,7 @@ from specollama.backends.probe import Probe, cache_file, probe_pair, recall
 from specollama.backends.requests import Requests
 from specollama.backends.store import refuse_unreadable
 from specollama.checks import Conversation, Tokenizers, why_not_lanes, why_not_split, why_off, why_plain
-from specollama.config import FileRef, Lookup, ModelRef, PairSettings
+from specollama.config import FileRef, ModelRef, PairSettings
 from specollama.errors import EndpointError, RunError, Unreachable
 from specollama.local_route import target_file
 from specollama.pairs import DEFAULT_LANES, Pair
@@ -77,7 +77,7 @@ async def survey(settings: PairSettings, environ: Mapping[str, str], *, measure:
         if known_target is None and target.reachable and (scoring := await pair.scoring()):
             return await _of_engine(name, settings, pair, scoring, measure=measure)
         local = _local(settings, environ, known_target)
-        if settings.draft is None and Lookup.LOOKUP not in settings.drafts:
+        if settings.draft is None and not settings.looks_up_alone:
             route, reason = ("none", target.fault) if target.fault else local or (str(Route.PLAIN), "no draft model")
             return PairFinding(name, target, None, None, "no draft model", route, reason)
         draft, known_draft = await _drafting(settings, pair.draft_server)

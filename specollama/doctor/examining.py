@@ -15,7 +15,7 @@ from specollama.backends.store import refuse_unreadable
 from specollama.bench.comparison import collect
 from specollama.bench.prompts import built_in, spread
 from specollama.checks import Conversation, model_obstacle
-from specollama.config import FileRef, Lookup, ModelRef, PairSettings
+from specollama.config import FileRef, ModelRef, PairSettings
 from specollama.doctor.findings import LanesFinding, LocalFinding, NativeFinding, PairFindings
 from specollama.doctor.fitting import with_fit
 from specollama.doctor.measuring import lanes_or_why
@@ -174,7 +174,7 @@ async def _with_lanes(found: PairFindings, pair: Pair, target: Model, draft: Mod
     """How the models fit, and what the target's server does with rows."""
     if draft is None:
         alone = "prompt lookup drafts alone: `specollama pairs --measure` times the rows of its drafts"
-        return replace(found, lanes=alone if Lookup.LOOKUP in pair.settings.drafts else "no draft model is served")
+        return replace(found, lanes=alone if pair.settings.looks_up_alone else "no draft model is served")
     note("loading both models, and comparing them")
     found = await with_fit(found, pair, target, draft)
     if found.faults:
