@@ -40,6 +40,12 @@ class Reply:
         """Without the thinking."""
         return "".join(piece.text for piece in self.pieces if not piece.thinking)
 
+    @property
+    def places(self) -> dict[int, Text]:
+        """The pieces by the offsets, in characters, at which they begin."""
+        ends = accumulate((len(piece.text) for piece in self.pieces), initial=0)
+        return dict(zip(ends, self.pieces, strict=False))
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -112,18 +118,12 @@ def gap_where_parted(reply: Reply, other: Reply) -> float | None:
     parted = first_difference(reply, other)
     if parted is None:
         return None
-    ours, theirs = _begun(reply), _begun(other)
+    ours, theirs = reply.places, other.places
     place = max((offset for offset in ours.keys() & theirs.keys() if offset <= parted), default=None)
     if place is None or ours[place].text == theirs[place].text:
         return None  # one of them has ended
     best = [token.logprob for token in ours[place].top[:2] if token.logprob is not None]
     return best[0] - best[1] if len(best) == 2 else None
-
-
-def _begun(reply: Reply) -> dict[int, Text]:
-    """The pieces by the offsets at which they begin."""
-    ends = accumulate((len(piece.text) for piece in reply.pieces), initial=0)
-    return dict(zip(ends, reply.pieces, strict=False))
 
 
 async def collect(events: AsyncIterator[Event], show: Callable[[Event], None] = lambda event: None) -> Reply:

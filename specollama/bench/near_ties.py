@@ -70,21 +70,14 @@ def movements(plain: Reply, side: Reply) -> Iterator[float]:
     """
     parted = Comparison(side, plain).first_difference
     shared = len(side.text) if parted is None else parted
-    told = dict(_places(plain))
-    for offset, piece in _places(side):
+    told = plain.places
+    for offset, piece in side.places.items():
         end = offset + len(piece.text)
         other = told.get(offset)
         if end > shared or other is None or other.text != piece.text or piece.round == 0:
             continue
         if (moved := _movement(other, piece)) is not None:
             yield moved
-
-
-def _places(reply: Reply) -> Iterator[tuple[int, Text]]:
-    offset = 0
-    for piece in reply.pieces:
-        yield offset, piece
-        offset += len(piece.text)
 
 
 def _movement(plain: Text, side: Text) -> float | None:
