@@ -97,7 +97,7 @@ class _Teller:
 
     def tell(self, event: str, words: str, **more: Any) -> None:
         if self._json:
-            print(json_module.dumps({"event": event, **more}, ensure_ascii=False), flush=True)
+            print(output.json_text({"event": event, **more}), flush=True)
         else:
             output.stderr().out(words)
 
