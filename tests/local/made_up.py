@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import codecs
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,33 +25,35 @@ from specollama.backends.llama import Logits
 from specollama.backends.sampler import Sampler
 from specollama.drafting import Drafting, Opened
 from specollama.engine import rounds
-from specollama.engine.rounds import Speculation
 from specollama.opened import OpenedPair
 from specollama.planner import LOOKUP
-from specollama.stats import Done, Text
-from specollama.types import DoneReason, Route, Rule, SamplingOptions
+from specollama.stats import Done, Event, Text
+from specollama.types import DoneReason, Rule, SamplingOptions
 
-END = b"</s>"
+END = "</s>"
 PROMPT = "."
 _NEVER = -1e4  # a logit that leaves nothing at any temperature
-Follow = Mapping[int, Mapping[int, float]]
-"""Probabilities of the next token by the last one, both by id; -1: after any other."""
+Name = str | bytes
+"""A token: its text, or the bytes of a part of a character. "a'" is a twin of "a": another token of the same text."""
+
+Follow = Mapping[Name, Mapping[Name, float]]
+"""Probabilities of the next token by the last one; "": after any other."""
 
 
 class Vocabulary:
     """Tokens by their bytes. The longest piece is read first, and of twins the first."""
 
-    def __init__(self, *pieces: bytes) -> None:
-        self._pieces = pieces
-        self._shown = ["" if piece == END else piece.decode(errors="ignore") for piece in pieces]
+    def __init__(self, *names: Name) -> None:
+        self.names = names
+        self._pieces = [name if isinstance(name, bytes) else name.rstrip("'").encode() for name in names]
+        self._shown = ["" if self.ends(token) else _shown(piece) for token, piece in enumerate(self._pieces)]
         times = Counter(self._shown)
-        self.distinct = frozenset(
-            text for text, piece in zip(self._shown, pieces, strict=True) if text.encode() == piece and times[text] == 1
-        )
+        whole = (self.whole(token) for token in range(len(names)))
+        self.distinct = frozenset(text for text in whole if text and times[text] == 1)
         self.ids = {text: token for token, text in enumerate(self._shown) if text in self.distinct}
 
     def __len__(self) -> int:
-        return len(self._pieces)
+        return len(self.names)
 
     def encode(self, text: str) -> tuple[int, ...]:
         raw, tokens, place = text.encode(), list[int](), 0
@@ -80,9 +82,14 @@ class Vocabulary:
         return self._shown[token] if self._shown[token].encode() == self._pieces[token] else ""
 
     def ends(self, token: int) -> bool:
-        return self._pieces[token] == END
+        return self.names[token] == END
 
     def close(self) -> None: ...
+
+
+def _shown(piece: bytes) -> str:
+    """The characters that are whole at the beginning of a piece."""
+    return piece.decode(errors="ignore")
 
 
 @dataclass
@@ -102,7 +109,7 @@ class Clock:
 class Bigrams:
     """A model in which the next token depends on the last alone. `cost`: seconds of a pass by its tokens."""
 
-    size: int
+    names: Sequence[Name]
     follow: Follow
     clock: Clock
     cost: Callable[[int], float]
@@ -119,9 +126,9 @@ class Bigrams:
         return [self._row(last) for last in tokens[len(tokens) - count :]]
 
     def _row(self, last: int) -> Logits:
-        row = np.full(self.size, _NEVER, dtype=np.float32)
-        for token, probability in self.follow.get(last, self.follow[-1]).items():
-            row[token] = np.log(probability)
+        row = np.full(len(self.names), _NEVER, dtype=np.float32)
+        for name, probability in self.follow.get(self.names[last], self.follow[""]).items():
+            row[self.names.index(name)] = np.log(probability)
         return row
 
     def close(self) -> None: ...
@@ -156,7 +163,7 @@ class Side:
 def pair(target: Side, draft: Side | None, clock: Clock, *, lookup: bool = False) -> OpenedPair:
     def opened(name: str, side: Side) -> Opened:
         passes = {size: side.cost(size) for size in (1, 2, 3, 4, 8)}
-        model = Bigrams(len(side.vocabulary), side.follow, clock, side.cost)
+        model = Bigrams(side.vocabulary.names, side.follow, clock, side.cost)
         known = costs.ModelCosts(passes=passes, reading=0.0)
         opened = Opened(name, model, side.vocabulary, name, known, ((1,), 1))  # type: ignore[arg-type]
         opened.same = side.vocabulary is target.vocabulary
@@ -166,11 +173,11 @@ def pair(target: Side, draft: Side | None, clock: Clock, *, lookup: bool = False
     return OpenedPair(opened("", target), Drafting(drafts, lookup, Path("nowhere"), costs.Kept()), [])
 
 
-async def said(speculation: Speculation) -> str:
+async def said(events: AsyncGenerator[Event, None]) -> str:
     """The reply; "$" behind one that ended by itself."""
     text = ""
-    async with aclosing(speculation.events()) as events:
-        async for event in events:
+    async with aclosing(events) as told:
+        async for event in told:
             text += event.text if isinstance(event, Text) else ""
             if isinstance(event, Done):
                 return text + "$" * (event.reason is DoneReason.STOP)
@@ -200,19 +207,38 @@ async def law_of(
             if follow is not None:
                 for name, source in speculation.lookahead.sources.items():  # type: ignore[attr-defined]
                     source.follow = follow if name != LOOKUP else source.follow
-            return await said(speculation)
+            return await said(speculation.events())
 
     return await law(experiment)
 
 
+async def replies_by_seed(
+    target: Side, draft: Side, options: SamplingOptions, lookahead: int | str | None, seeds: Sequence[int]
+) -> list[str]:
+    """Replies by match, each with its seed and the real noise. `lookahead` None: the target's plain stream."""
+    found = list[str]()
+    for seed in seeds:
+        clock = Clock()
+        with pytest.MonkeyPatch.context() as patch:
+            _without_time(patch, clock)
+            opened, asked = pair(target, draft, clock), replace(options, seed=seed)
+            speculation = opened.speculation(PROMPT, asked, settings(lookahead or 0, Rule.MATCH))
+            found.append(await said(speculation.plain("a test") if lookahead is None else speculation.events()))
+    return found
+
+
 def _only_made_up(patch: pytest.MonkeyPatch, chance: Chance, clock: Clock) -> None:
-    """Randomness, time and threads out of the way of writing out thousands of replies."""
+    noise = dict[tuple[int, int], Uniform]()
+    patch.setattr(opened_module, "Sampler", lambda options, seed: EveryDraw(options, seed, chance, noise))
+    _without_time(patch, clock)
+
+
+def _without_time(patch: pytest.MonkeyPatch, clock: Clock) -> None:
+    """No clock, and no thread, that would make thousands of replies take long."""
 
     async def at_once(work: Callable[[Callable[[], bool]], Any]) -> Any:
         return work(lambda: False)
 
-    noise = dict[tuple[int, int], Uniform]()
-    patch.setattr(opened_module, "Sampler", lambda options, seed: EveryDraw(options, seed, chance, noise))
     patch.setattr(worker, "do", at_once)
     patch.setattr(local, "perf_counter", clock.seconds)
     patch.setattr(rounds, "perf_counter_ns", clock.nanoseconds)
@@ -221,7 +247,7 @@ def _only_made_up(patch: pytest.MonkeyPatch, chance: Chance, clock: Clock) -> No
 def exact(side: Side, options: SamplingOptions, prompt: str = PROMPT) -> dict[str, float]:
     """The law of the target alone, walked through token by token."""
     found, sampler = dict[str, float](), Sampler(options, 0)
-    model = Bigrams(len(side.vocabulary), side.follow, Clock(), side.cost)
+    model = Bigrams(side.vocabulary.names, side.follow, Clock(), side.cost)
     start = list(side.vocabulary.encode(prompt))
 
     def text(tokens: list[int]) -> str:
@@ -249,6 +275,3 @@ def exact(side: Side, options: SamplingOptions, prompt: str = PROMPT) -> dict[st
 def distance(ours: Mapping[str, float], theirs: Mapping[str, float]) -> float:
     """Total variation: the most by which the probability of any set of replies differs."""
     return sum(abs(ours.get(reply, 0) - theirs.get(reply, 0)) for reply in {*ours, *theirs}) / 2
-
-
-__all__ = ["END", "PROMPT", "Clock", "Route", "Side", "Vocabulary", "distance", "exact", "law_of", "pair", "said"]
