@@ -63,6 +63,29 @@ def test_typical_sampling_keeps_what_is_nearest_to_the_entropy() -> None:
     assert len(tokens) < 4
 
 
+def test_the_cuts_come_in_llama_cpps_order_typical_then_top_p_then_min_p() -> None:
+    """Any other order keeps the first token alone.
+
+    The entropy is 1.60 nats, and the informations are 1.15, 1.26, 1.90, 2.15, 2.30 and 3.40: the third, second and
+    first token are the nearest, and reach 0.75. Of that 19/45 is less than 0.5 and 36/45 isn't: two are left. Then
+    17/19 is more than half. With min_p before, the third (9/19) would be gone, and 19/36 would reach 0.5 alone.
+    """
+    weights = np.array([19, 17, 9, 7, 6, 2])
+    options = SamplingOptions(temperature=1.0, top_k=0, typical_p=0.5, top_p=0.5, min_p=0.5)
+    tokens, probabilities = Sampler(options, 1).distribution(np.log(weights / 60).astype(np.float32), [])
+    assert tokens.tolist() == [0, 1]
+    assert probabilities.tolist() == pytest.approx([19 / 36, 17 / 36])
+
+
+@pytest.mark.parametrize(
+    ("top_k", "kept"),
+    [(1, [3]), (2, [3, 1]), (3, [3, 1, 2]), (4, [3, 1, 2, 5]), (5, [3, 1, 2, 5, 0]), (6, [3, 1, 2, 5, 0, 4])],
+)
+def test_of_equal_logits_at_top_ks_cut_those_with_the_lower_numbers_stay(top_k: int, kept: list[int]) -> None:
+    options = SamplingOptions(temperature=1.0, top_k=top_k, top_p=1.0)
+    assert Sampler(options, 1).distribution(row(1, 2, 2, 3, 0, 2), [])[0].tolist() == kept
+
+
 def test_draws_are_distributed_as_they_should_be() -> None:
     options = SamplingOptions(temperature=1.0, top_k=0, top_p=1.0)
     sampler = Sampler(options, 5)
