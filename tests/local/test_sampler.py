@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import Counter
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from reference_sampler import sampled
 
 from specollama.backends.sampler import Sampler, confidence, gumbel, log_probability, penalised
+from specollama.errors import RunError
 from specollama.types import SamplingOptions
 
 LOGITS = np.array([2.0, 1.0, 0.5, -1.0, -3.0], dtype=np.float32)
@@ -129,3 +131,34 @@ def test_at_a_low_temperature_the_best_token_is_drawn_and_nothing_is_complained_
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert Sampler(options, 1).draw(row(0, 20, 3), [], 0) == 1
+
+
+@pytest.mark.parametrize("temperature", [1e-310, 1e-45, 1e-3])
+def test_however_low_a_temperature_is_probabilities_stay_numbers(temperature: float) -> None:
+    options = SamplingOptions(temperature=temperature, top_k=0, top_p=1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tokens, probabilities = Sampler(options, 1).distribution(row(30, 10, 50, -20), [])
+    assert tokens.tolist() == [2, 0, 1, 3]
+    assert probabilities.tolist() == [1, 0, 0, 0]
+
+
+def test_a_min_p_above_one_keeps_one_token_whatever_ties_with_it() -> None:
+    for min_p, kept in ((1.0, [1, 2]), (1.5, [1])):
+        options = SamplingOptions(temperature=1.0, top_k=0, top_p=1.0, min_p=min_p)
+        assert Sampler(options, 1).distribution(row(1, 4, 4), [])[0].tolist() == kept
+
+
+@pytest.mark.parametrize(
+    ("logits", "changes"),
+    [
+        (row(math.nan, 1, 2), {}),
+        (row(math.inf, 1, 2), {}),
+        (row(-math.inf, -math.inf, -math.inf), {}),
+        (row(3, 1, 2), {"repeat_penalty": 0.0}),
+    ],
+)
+def test_where_no_token_can_be_drawn_it_is_said_in_one_line(logits: np.ndarray, changes: dict[str, float]) -> None:
+    options = SamplingOptions(temperature=1.0, top_p=1.0, **changes)  # type: ignore[arg-type]
+    with np.errstate(all="ignore"), pytest.raises(RunError, match=r"^there is no token to draw: [^\n]+$"):
+        Sampler(options, 1).draw(logits, [0], 0)
