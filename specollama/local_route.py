@@ -21,6 +21,7 @@ from specollama.errors import EndpointError, MissingPackage, RunError, Unsupport
 from specollama.events import thinking_apart
 from specollama.plan import LocalPlan, drafting_ahead, served
 from specollama.prompts import own_prompt
+from specollama.sampling import sampler_obstacle
 from specollama.stats import Event, Status
 from specollama.types import Route
 from specollama.wire import RunningModel
@@ -106,6 +107,8 @@ class LocalRoute:
         settings, ask = context.settings, context.request
         if obstacle := obstacle_alone(context):
             raise UnsupportedPair(f"{settings.target} is opened without a server, which {obstacle} would need")
+        if obstacle := sampler_obstacle(context.sampling):
+            raise UnsupportedPair(f"no reply can be computed under these options: {obstacle}")
         opened = await self.pair(settings, context.options)
         if isinstance(opened, str):
             raise RunError(opened)

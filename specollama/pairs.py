@@ -43,6 +43,7 @@ from specollama.local_route import BUSY, LocalRoute, speculated_here
 from specollama.native_route import NativePlan, NativeRoute
 from specollama.plan import LocalPlan, Plan, begins_twice, requests_for, speculated_by_requests
 from specollama.prompts import Unprompted, rendered_by_server
+from specollama.sampling import sampler_obstacle
 from specollama.scoring.route import ScoringPlan, ScoringRoute, scored
 from specollama.stats import Done, Event, Stats, Status, Text
 from specollama.types import Route, SamplingOptions
@@ -219,6 +220,8 @@ class Pair:
         """A plan with the target's own file, or why that can't be; "" where it isn't worth a word."""
         if not context.sampling.greedy and not target.sampler_known:
             return "the target's sampler doesn't work in llama.cpp's order"
+        if reason := sampler_obstacle(context.sampling):
+            return f"local: {reason}"
         opened = await self._local.pair(self.settings, context.options, target)
         if isinstance(opened, str):
             return opened
