@@ -121,14 +121,21 @@ def rule_of(asked: Rule, sampling: SamplingOptions) -> Rule:
 
 
 async def open_pair(
-    target: Path, drafts: Mapping[str, Path], options: LoadOptions, *, lookup: bool, requantize: bool = False
+    target: Path,
+    drafts: Mapping[str, Path],
+    options: LoadOptions,
+    *,
+    lookup: bool,
+    requantize: bool = False,
+    state: Path | None = None,
 ) -> OpenedPair:
     """Open the files, and time them if that wasn't done before on this machine.
 
-    `requantize`: a draft model may be opened as a quicker copy (backends.requantized). Raises RunError when a file
-    can't be opened, MissingPackage without llama-cpp-python.
+    `requantize`: a draft model may be opened as a quicker copy (backends.requantized). `state`: the folder that keeps
+    what is learnt; None: the user's. Raises RunError when a file can't be opened, MissingPackage without
+    llama-cpp-python.
     """
-    return await worker.do(lambda stopped: _open_pair(target, drafts, options, lookup, requantize, stopped))
+    return await worker.do(lambda stopped: _open_pair(target, drafts, options, lookup, requantize, state, stopped))
 
 
 def _open_pair(
@@ -137,11 +144,12 @@ def _open_pair(
     options: LoadOptions,
     lookup: bool,
     requantize: bool,
+    state: Path | None,
     stopped: Callable[[], bool],
 ) -> OpenedPair:
     for path in (target, *drafts.values()):
         refuse_unreadable(path)
-    file = costs.state_file(*(costs.model_key(path, options) for path in (target, *drafts.values())))
+    file = costs.state_file(*(costs.model_key(path, options) for path in (target, *drafts.values())), folder=state)
     kept, notice = costs.recall(file)
     opening = Opening(options, requantize, dict(kept.models), [notice] if notice else [])
     with ExitStack() as undo:

@@ -67,10 +67,10 @@ def model_key(path: Path, options: LoadOptions) -> str:
     return hashlib.sha256(repr(said).encode()).hexdigest()[:32]
 
 
-def state_file(*keys: str) -> Path:
-    """Where what is known of a target and its drafts is kept."""
+def state_file(*keys: str, folder: Path | None = None) -> Path:
+    """Where what is known of a target and its drafts is kept: in `folder`, None: in the user's state directory."""
     name = hashlib.sha256("\n".join(keys).encode()).hexdigest()[:32]
-    return platformdirs.user_state_path("specollama") / "planner" / f"{name}.json"
+    return (folder or platformdirs.user_state_path("specollama")) / "planner" / f"{name}.json"
 
 
 def recall(file: Path) -> tuple[Kept, str]:

@@ -198,7 +198,7 @@ async def _bench(call: Call) -> None:
             with progress(len(call.prompts)) as (note, advance):
                 asked, told = call.traced(sides.sides, note)
                 run = Run(asked, call.options, call.repeat, measured, told)
-                await run.load(call.prompts[0])
+                await run.load()
                 for prompt in call.prompts:
                     await run.ask(prompt, call.turns)
                     results.save()

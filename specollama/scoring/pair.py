@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from specollama.backends import costs, worker
 from specollama.backends.base import Drafter
@@ -148,14 +149,18 @@ class ScoringPair:
         return Planned(drafter, lookahead, rule, drafting_ahead(others))
 
 
-async def open_pair(engine: Engine, kind: str, target: ModelRef, settings: PairSettings) -> ScoringPair:
-    """Open what drafts for an engine. Raises RunError when a draft's file can't be opened, EndpointError."""
+async def open_pair(
+    engine: Engine, kind: str, target: ModelRef, settings: PairSettings, state: Path | None = None
+) -> ScoringPair:
+    """Open what drafts for an engine. `state`: the folder that keeps what is learnt; None: the user's.
+
+    Raises RunError when a draft's file can't be opened, EndpointError."""
     facts = await engine.facts()
     key, options = costs_key(target, facts), load_options(settings.options, settings)
     files = {str(draft): draft.path for draft in settings.drafts if isinstance(draft, FileRef)}
     for path in files.values():
         refuse_unreadable(path)
-    file = costs.state_file(key, *(costs.model_key(path, options) for path in files.values()))
+    file = costs.state_file(key, *(costs.model_key(path, options) for path in files.values()), folder=state)
     kept, notice = costs.recall(file)
     opening = Opening(options, settings.requantize, dict(kept.models), [notice] if notice else [])
     opened = await worker.do(lambda stopped: opening.drafts(files, stopped))
