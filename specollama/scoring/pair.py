@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import time
 
 from specollama.backends import costs, worker
 from specollama.backends.base import Drafter
@@ -16,6 +17,7 @@ from specollama.backends.facts import Model
 from specollama.backends.lexicon import Lexicon
 from specollama.backends.sampler import Sampler
 from specollama.backends.store import refuse_unreadable
+from specollama.backends.timings import over
 from specollama.backends.tokenizers import vocabulary_of
 from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.config import FileRef, ModelRef, PairSettings
@@ -102,7 +104,8 @@ class ScoringPair:
 
     def measured(self, sampling: SamplingOptions) -> costs.ModelCosts | None:
         """What the engine costs, asked as for such a reply, if that is known."""
-        return self.drafting.kept.models.get(self._key(sampling))
+        known = self.drafting.kept.models.get(self._key(sampling))
+        return None if known and over(known.until, time()) else known
 
     async def costs(self, sampling: SamplingOptions) -> costs.ModelCosts:
         """The same; measured the first time."""

@@ -176,7 +176,8 @@ def test_a_llama_servers_drafts_are_counted_as_it_tells_them(call: Call) -> None
     assert found["servers"][url] == "llama-server b10500"
     assert "accepted: of the drafted tokens" in shown.out
     sent = [body for body in native.bodies if "n_predict" in body]
-    assert {(body["prompt"], body["n_predict"], body["temperature"]) for body in sent} == {("<user>Why?", 3, 0)}
+    asked = [(body["prompt"], body["n_predict"], body["temperature"]) for body in sent]
+    assert asked == [("<user>Why?", 1, 0), ("<user>Why?", 1, 0), ("<user>Why?", 3, 0)]  # loading, warming up, the first
 
 
 @pytest.mark.parametrize(
@@ -202,7 +203,7 @@ def test_a_reply_that_breaks_off_spoils_its_own_prompt_only(call: Call) -> None:
     good = chat("one", " two", " three")
     broken = Answer(good.chunks[:1], kind=good.kind)
     other = ollama()
-    other.answers["/api/chat"] = [good, good, broken, good]  # loading, warming up, the first timed, all others
+    other.answers["/api/chat"] = [good, good, broken, good]  # loading, warming up, the first reply, all others
     with serving(ollama("one", " two", " three")) as plain, serving(other) as url:
         shown = call(*against(plain, url, limit=2))
 
@@ -220,7 +221,7 @@ def test_plain_without_an_answer_spoils_its_own_prompt_only(call: Call, tmp_path
     file.write_text('{"turns": ["a", "b"]}\n{"turns": ["c"]}\n')
     good, refused = chat("one", " two", " three"), whole({"error": "too long"}, 400)
     plain = ollama()
-    plain.answers["/api/chat"] = [good, refused, good]  # loading, warming up, all others
+    plain.answers["/api/chat"] = [good, good, refused, good]  # loading, warming up, the first reply, all others
     with serving(plain) as first, serving(ollama("one", " two", " three")) as second:
         shown = call(*against(first, second, limit=2), "--prompts", str(file), "--turns", "2")
 
@@ -238,7 +239,7 @@ def test_plain_without_an_answer_spoils_its_own_prompt_only(call: Call, tmp_path
 def test_what_was_measured_is_kept_when_a_server_goes_away(call: Call) -> None:
     good, gone = chat("one", " two"), whole({"error": "model 'target' not found"}, 404)
     other = ollama()
-    other.answers["/api/chat"] = [good, good, good, gone]
+    other.answers["/api/chat"] = [good, good, good, gone]  # loading, warming up, a reply, warming up
     with serving(ollama("one", " two")) as plain, serving(other) as url:
         shown = call(*against(plain, url, limit=2))
 
@@ -246,8 +247,11 @@ def test_what_was_measured_is_kept_when_a_server_goes_away(call: Call) -> None:
     assert shown.code == 1
     assert "not complete; what was measured is in specollama-bench/" in shown.err
     assert found["complete"] is False
-    assert {each["prompt"] for each in found["measurements"]} == {"code-1"}
-    assert found["summary"]["against"]["prompts"] == 1
+    assert [(each["prompt"], each["side"]) for each in found["measurements"]] == [
+        *(("code-1", "plain"), ("code-1", "against"), ("edit-1", "plain"))
+    ]
+    assert list(found["summary"]["against"]["speedup_by_kind"]) == ["code", "edit"]
+    assert found["summary"]["against"]["errors"] == {"edit-1": "not measured"}
 
 
 @pytest.mark.parametrize(
