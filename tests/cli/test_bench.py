@@ -89,13 +89,24 @@ def test_a_target_that_is_a_file_is_measured_without_any_server(
         monkeypatch.setenv(folder, str(tmp_path / folder))
     shown = call(
         *("bench", "--target", str(models["target"]), "--draft", str(models["draft"]), "--routes", "local"),
-        *("--prompts", str(asked), "--limit", "1", "--num-predict", "12", "--repeat", "1"),
+        *("--prompts", str(asked), "--limit", "1", "--num-predict", "12", "--repeat", "2"),
     )
 
     assert shown.code == 0, shown.err
     found = results(Path("specollama-bench"))
-    assert found["summary"]["local"]["routes"] == {"local": 1}
+    assert found["summary"]["local"]["routes"] == {"local": 2}
     assert found["summary"]["local"]["identical_share"] == 1
+    measurements = found["measurements"]
+    assert [(each["side"], each["repeat"]) for each in measurements] == [
+        *(("plain", 0), ("local", 0), ("plain", 1), ("local", 1))
+    ]
+    [read] = {each["stats"]["prompt_read"] for each in measurements}  # by each reply of each side, as by the first
+    [prompt] = {each["stats"]["prompt_eval_count"] for each in measurements}
+    assert prompt / 2 < read < prompt, "but for the template's head, which the token that warms up has in common"
+    assert not any(each["seen_before"] or each["prompt_cached"] for each in measurements)
+    assert found["summary"]["local"]["seen_before"] is None
+    assert found["sides"]["local"] == {"engine": "", "remembers": False}
+    assert not list((tmp_path / "XDG_STATE_HOME").rglob("*.json")), "the user's own calibrations stay out of it"
     assert found["models"]["target"]["digest"] == hashlib.sha256(models["target"].read_bytes()).hexdigest()
     assert found["models"]["draft"]["path"] == str(models["draft"])
     assert found["servers"] == {}
@@ -178,6 +189,21 @@ def test_a_llama_servers_drafts_are_counted_as_it_tells_them(call: Call) -> None
     sent = [body for body in native.bodies if "n_predict" in body]
     asked = [(body["prompt"], body["n_predict"], body["temperature"]) for body in sent]
     assert asked == [("<user>Why?", 1, 0), ("<user>Why?", 1, 0), ("<user>Why?", 3, 0)]  # loading, warming up, the first
+
+
+def test_repeats_to_an_engine_that_is_not_started_afresh_are_figures_of_their_own(call: Call) -> None:
+    with serving(ollama("one", " two", " three")) as plain, serving(ollama("one", " two", " three")) as other:
+        shown = call(*against(plain, other), "--repeat", "3")
+
+    found = results(Path("specollama-bench"))
+    assert shown.code == 0, shown.err
+    assert [each["seen_before"] for each in found["measurements"] if each["side"] == "against"] == [False, True, True]
+    assert found["sides"]["against"] == {"engine": other, "remembers": True}
+    seen = found["summary"]["against"]["seen_before"]
+    assert seen["replies"] == 2
+    assert min(seen["speedup"], seen["speedup_overall"]) > 0
+    assert found["results"]["against"]["prompts"][0]["interval"] is None, "one first reply"
+    assert "seen before: 2 replies of an engine that isn't started afresh" in shown.out
 
 
 @pytest.mark.parametrize(
