@@ -66,11 +66,17 @@ class OpenedPair:
         return list(self.target.vocabulary.encode(prompt))
 
     async def measure_anew(self) -> None:
-        """Time all models once more; what comes of it is kept at the end."""
+        """Time all models once more; what comes of it is kept at the end.
+
+        A copy that drafts is weighed anew against its file the next time: the two are compared only as they were timed
+        beside each other.
+        """
         await worker.do(lambda stopped: self._measure())
         kept = self.drafting.kept
-        models = {opened.key: opened.costs for opened in (self.target, *self.drafts)}
-        self.drafting.kept = kept.model_copy(update={"models": {**kept.models, **models}})
+        timed = {opened.key: opened.costs for opened in (self.target, *self.drafts)}
+        copied = {opened.of_file for opened in self.drafts} - timed.keys()
+        others = {key: known for key, known in kept.models.items() if key not in copied}
+        self.drafting.kept = kept.model_copy(update={"models": {**others, **timed}})
 
     def _measure(self) -> None:
         for opened in (self.target, *self.drafts):

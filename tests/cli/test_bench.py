@@ -60,7 +60,9 @@ def test_the_real_pair_is_measured_on_its_routes(call: Call, embedded_url: str, 
         assert 1 <= summary["mean_accepted_length"] <= 4
         assert summary["speedup_interval"]["low"] <= summary["speedup_interval"]["high"]
         [first, _] = found["results"][route]["prompts"]
-        assert (first["id"], first["interval"]["confidence"]) == ("1", 0.5)
+        assert (first["id"], first["interval"], first["seen_before"]["replies"]) == ("1", None, 1), "one first reply"
+        assert first["speedup_overall"] is None, "plain had put the prompt into the engine's cache"
+        assert summary["seen_before"]["replies"] == 2
     assert found["summary"]["lanes"]["near_tie"]["observations"] > 0
 
     measurements = found["measurements"]
