@@ -14,7 +14,7 @@ from specollama.bench.summary import Group, PromptFigures, SideFigures
 from specollama.report import number, percent
 
 _HEADINGS = (
-    *("plain\ntok/s", "tok/s", "speed-up", "interval", "end to\nend", "accepted", "texts\nidentical", "first\ntoken"),
+    *("plain\ntok/s", "tok/s", "speed-\nup", "interval", "end to\nend", "accept-\nance", "texts\nsame", "first\ntoken"),
 )
 _DIFFERENCES_SHOWN = 5
 
@@ -30,7 +30,8 @@ def show_figures(console: Console, figures: Sequence[SideFigures]) -> None:
 
 def _table(side: SideFigures) -> Table:
     title = f"{side.name} beside plain at temperature 0, first replies"
-    table = Table("kind", title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("kind", overflow="fold", vertical="bottom")
     for heading in _HEADINGS:
         table.add_column(heading, justify="right", vertical="bottom", no_wrap=True)
     for name, kind in side.kinds.items():

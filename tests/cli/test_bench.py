@@ -91,7 +91,7 @@ def test_a_target_that_is_a_file_is_measured_without_any_server(
         monkeypatch.setenv(folder, str(tmp_path / folder))
     shown = call(
         *("bench", "--target", str(models["target"]), "--draft", str(models["draft"]), "--routes", "local"),
-        *("--prompts", str(asked), "--limit", "1", "--num-predict", "12", "--repeat", "2"),
+        *("--prompts", str(asked), "--limit", "1", "--num-predict", "6", "--repeat", "2"),
     )
 
     assert shown.code == 0, shown.err
