@@ -295,7 +295,8 @@ def why_not_lanes(probe: Probe, prompt_tokens: int, lanes: int) -> str | None:
         return both if probe.draft else "the target doesn't stay in the server's memory"
     if probe.speedup(_HOPED_ACCEPTANCE) <= 1:
         cause = "the target works on one request at a time" if probe.slots < 2 else "lanes don't pay here"
-        return f"{cause}: {ROWS} rows{' and their draft' * bool(probe.draft)} cost {_steps(probe)}"
+        doubt = f" ({probe.doubt})" if probe.doubt else ""
+        return f"{cause}: {ROWS} rows{' and their draft' * bool(probe.draft)} cost {_steps(probe)}{doubt}"
     reading = probe.reading * prompt_tokens * (lanes - 1)
     if reading > _READING_SHARE * _HOPED_REPLY * probe.step:
         return f"{lanes} lanes would read the prompt of {prompt_tokens} tokens for {reading:.1f} s first"

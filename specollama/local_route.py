@@ -38,10 +38,14 @@ BUSY = "the opened model is busy with another reply"
 
 
 class LocalRoute:
-    """Opens the pair when it is first asked for, and keeps it until `close`."""
+    """Opens the pair when it is first asked for, and keeps it until `close`.
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    `state`: the folder that keeps what is learnt of the pair; None: the user's.
+    """
+
+    def __init__(self, environ: Mapping[str, str], state: Path | None = None) -> None:
         self._environ = environ
+        self._state = state
         self._pair: OpenedPair | None = None
         self._opened_by: tuple[object, ...] = ()  # what it was opened by
         self._opening = asyncio.Lock()
@@ -139,7 +143,9 @@ class LocalRoute:
         more = (draft for draft in self.remaining if draft != settings.draft)
         notices += [f"{draft} doesn't draft: it isn't on this machine, and one served model does" for draft in more]
         loading = load_options(options, settings)
-        pair = await open_pair(weights, files, loading, lookup=settings.looks_up, requantize=settings.requantize)
+        pair = await open_pair(
+            weights, files, loading, lookup=settings.looks_up, requantize=settings.requantize, state=self._state
+        )
         pair.notices += notices
         return pair
 

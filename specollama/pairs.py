@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from copy import copy
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from time import monotonic, perf_counter_ns
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -75,10 +76,12 @@ class Pair:
     settings force what can't be done losslessly.
     """
 
-    def __init__(self, settings: PairSettings, environ: Mapping[str, str]) -> None:
+    def __init__(self, settings: PairSettings, environ: Mapping[str, str], state: Path | None = None) -> None:
+        """`state`: the folder that keeps what is learnt of the pair; None: the user's."""
         self.settings = settings
         self._stack = AsyncExitStack()
-        self._local, self._native, self._scoring = LocalRoute(environ), NativeRoute(environ), ScoringRoute(environ)
+        self._local, self._scoring = LocalRoute(environ, state), ScoringRoute(environ, state)
+        self._native = NativeRoute(environ)
         ollama = ollama_of(settings.target)
         self._target_server = _server(ollama, environ) if ollama else None
         self.draft_server = _server(settings.draft.endpoint, environ) if settings.draft else None

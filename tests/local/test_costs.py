@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import time
 
 import pytest
 
@@ -23,6 +24,16 @@ def test_what_is_kept_is_recalled(tmp_path: Path) -> None:
     assert keep(KEPT, file) == ""
     assert recall(file) == (KEPT, "")
     assert list(file.parent.iterdir()) == [file]
+
+
+def test_doubtful_costs_are_left_out_when_their_time_is_over(tmp_path: Path) -> None:
+    file, now = tmp_path / "pair.json", time()
+    costs = ModelCosts(passes={1: 0.07}, reading=0.004)
+    ends = {"sound": None, "doubted": now + 60, "over": now - 1}
+    models = {key: costs.model_copy(update={"until": until}) for key, until in ends.items()}
+    assert keep(KEPT.model_copy(update={"models": models}), file) == ""
+    assert list(recall(file)[0].models) == ["sound", "doubted"]
+    assert recall(file)[0].drafters == KEPT.drafters
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"models": {"m": {"passes": {}, "reading": 1}}}', '{"models": 3}'])
