@@ -1,4 +1,4 @@
-"""Target and drafter of route local, over a real file whose probabilities are written down: what a round asks and gives.
+"""Target and drafter of route local over a real file whose probabilities are written down: what a round asks and gives.
 
 Its text has characters of several tokens, so that rows are hidden, and it may end anywhere.
 """
