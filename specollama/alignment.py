@@ -72,10 +72,19 @@ class Cursor(Protocol):
         """The reply goes on with these tokens."""
         ...
 
+    def first_good(self, texts: Sequence[str]) -> int | None:
+        """How many of these texts lead to the earliest good cut after `beyond`, if each is one token.
+
+        `texts` begin at the anchor. None when no cut is good, or when the cursor can't tell. Moves nothing.
+        """
+        ...
+
     def rejoin(self, texts: Sequence[str], sampled: int) -> int | None:
         """The target wrote these texts after the anchor, `sampled` tokens in all, `beyond` among them.
 
-        Moves to the furthest good cut; answers how many of the texts lead there, None when no cut is good.
+        Moves to the earliest good cut after `beyond`; answers how many of the texts lead there, None when no cut is
+        good. The earliest, because a sampled token may be kept or dropped only by a rule that has not seen the tokens
+        after it (a stopping time): the furthest good cut depends on those, and would change the distribution.
         """
         ...
 
@@ -128,25 +137,34 @@ class ExactCursor:
             self._ids = longer
             self.anchor = Cut(self.anchor.text + text, self.anchor.position + 1)
 
-    def rejoin(self, texts: Sequence[str], sampled: int) -> int | None:
-        # With hidden tokens among them only the end can be checked, by their number.
-        ends = [len(texts)] if sampled != len(texts) else range(len(texts), len(self.beyond), -1)
-        for used in ends:
-            count = sampled if used == len(texts) else used
-            if self._reached(list(texts[:used]), count):
-                return used
-        return None
+    def first_good(self, texts: Sequence[str]) -> int | None:
+        lengths = range(len(self.beyond) + 1, len(texts) + 1)
+        return next((used for used in lengths if self._read(texts[:used], used) is not None), None)
 
-    def _reached(self, texts: list[str], sampled: int) -> bool:
-        text = self.anchor.text + "".join(texts)
-        ids = self.vocabulary.encode(text)
-        start = len(self._ids)
+    def rejoin(self, texts: Sequence[str], sampled: int) -> int | None:
+        if sampled == len(texts):
+            used = self.first_good(texts)
+            return None if used is None else self._move(texts[:used], used)
+        return self._move(texts, sampled)  # with hidden tokens among them, the end alone can be checked
+
+    def _move(self, texts: Sequence[str], sampled: int) -> int | None:
+        ids = self._read(texts, sampled)
+        if ids is None:
+            return None
+        self.anchor = Cut(self.anchor.text + "".join(texts), self.anchor.position + sampled)
+        self._ids, self.beyond = ids, []
+        return len(texts)
+
+    def _read(self, texts: Sequence[str], sampled: int) -> tuple[int, ...] | None:
+        """The path up to the end of the texts; None where they would be read as other tokens than were sampled.
+
+        Hidden tokens can't be compared one by one: where some are among those sampled, their number has to do.
+        """
+        ids, start = self.vocabulary.encode(self.anchor.text + "".join(texts)), len(self._ids)
         if len(ids) != start + sampled or ids[:start] != self._ids:
-            return False
-        if sampled == len(texts) and [self.vocabulary.shown(token) for token in ids[start:]] != texts:
-            return False
-        self._ids, self.anchor, self.beyond = ids, Cut(text, self.anchor.position + sampled), []
-        return True
+            return None
+        shown = [self.vocabulary.shown(token) for token in ids[start:]]
+        return ids if sampled != len(texts) or shown == list(texts) else None
 
     def _then(self, text: str, ids: tuple[int, ...], token: str) -> tuple[int, ...] | None:
         """The path one token further; None where its text would be tokenised otherwise."""
@@ -184,11 +202,9 @@ class CountedCursor:
         return good
 
     def confirm(self, cut: Cut, prompt_eval_count: int | None) -> bool:
-        if prompt_eval_count is None:
-            return True
-        if self._prompt is None:
+        if prompt_eval_count is not None and self._prompt is None:
             self._prompt = prompt_eval_count - cut.position
-        right = prompt_eval_count == self._prompt + cut.position
+        right = prompt_eval_count in (None, self.tokens(cut))  # a server that doesn't count refutes nothing
         if right:
             self._good.add(cut)
         elif cut == self._here:
@@ -206,6 +222,9 @@ class CountedCursor:
                 break
             self.anchor = longer
         self._good = {cut for cut in self._good if cut.position >= self.anchor.position}
+
+    def first_good(self, texts: Sequence[str]) -> int | None:
+        return None  # the server's next count will tell
 
     def rejoin(self, texts: Sequence[str], sampled: int) -> int | None:
         self.beyond, self.sampled, self._refuted = list(texts), sampled, False

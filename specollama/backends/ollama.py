@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -76,6 +76,7 @@ class LanesTarget:
         self._row_tokens = row_tokens
         self._note = note
         self._trouble: str | None = None
+        self._extensions = 0  # requests of the extension under way
 
     async def score(self, draft: Draft) -> Scored:
         texts = [token.text for token in draft.tokens]
@@ -185,34 +186,58 @@ class LanesTarget:
         """Issue the anchor's request again, with its seed and a larger num_predict, until a good cut is reached.
 
         The same seed, because it is the same draw that is wanted, seen further: another that takes whatever
-        comes would be biased.
+        comes would be biased. The tokens up to the earliest good cut are kept, and the rest is dropped; the end of
+        the reply counts only where no good cut comes before it.
         """
         beyond, behind = list(self._cursor.beyond), self._cursor.sampled
-        for extensions, tokens in enumerate(_EXTENSIONS, start=1):
+        hidden = not self._cursor.stuck  # it is the next token that has no text of its own
+        self._extensions = 0
+        for tokens in _EXTENSIONS if hidden else (1, *_EXTENSIONS):
             longest = limit is not None and tokens >= limit
             size = behind + (limit if longest and limit is not None else tokens)
             if not self._fits(self._cursor.anchor, drawn=size):
-                return Continuation(lost=True, why=_FULL, extensions=extensions - 1)
-            reply = await self._insist(self._request(self._cursor.anchor, size))
-            texts, sampled = _written(reply)
-            if texts[: len(beyond)] != beyond:
+                return Continuation(lost=True, why=_FULL, extensions=self._extensions)
+            written = await self._again(size)
+            if written.texts[: len(beyond)] != beyond:
                 return self._recast()
-            over = reply.done_reason == "stop" or longest
-            garbled = _REPLACEMENT in reply.response  # bytes that are no text: no prompt gives them back
-            used = len(texts) if over else None if garbled else self._cursor.rejoin(texts, sampled)
-            if used is not None and (over or used > len(beyond)):
-                new = tuple(Token(text) for text in texts[len(beyond) : used])
-                count = (sampled if used == len(texts) else used) - behind
-                end = (DoneReason.STOP if reply.done_reason == "stop" else DoneReason.LENGTH) if over else None
-                return Continuation(new, count, end=end, extensions=extensions)
+            end = written.end or (DoneReason.LENGTH if longest else None)
+            used = await self._rejoin(written, hidden=hidden, ends=end is not None)
+            if used is None and end is None:
+                continue
+            used, end = (len(written.texts), end) if used is None else (used, None)
+            new = tuple(Token(text) for text in written.texts[len(beyond) : used])
+            count = (written.sampled if used == len(written.texts) else used) - behind
+            return Continuation(new, count, end=end, extensions=self._extensions)
         why = "the text can't be sent again as it was sampled"
-        return Continuation(lost=True, why=why, extensions=len(_EXTENSIONS))
+        return Continuation(lost=True, why=why, extensions=self._extensions)
+
+    async def _rejoin(self, written: _Written, *, hidden: bool, ends: bool) -> int | None:
+        """Move to the earliest good cut; how many of the texts lead there, None where no cut is good.
+
+        Whether a cut is good may depend on the tokens before it alone. So, where hidden tokens came, those up to the
+        cut are asked for by themselves, which shows whether the hidden ones lie behind it.
+        """
+        texts, sampled = written.texts, written.sampled
+        used = None if hidden else self._cursor.first_good(texts[: written.clear])
+        if used is not None and (sampled == len(texts) or (await self._again(used)).texts == texts[:used]):
+            return self._cursor.rejoin(texts[:used], used)
+        if ends or written.clear < len(texts) or len(texts) <= len(self._cursor.beyond):
+            return None
+        return self._cursor.rejoin(texts, sampled)
+
+    async def _again(self, size: int) -> _Written:
+        """The first `size` tokens of what the target wrote from the anchor on: the same draws each time."""
+        self._extensions += 1
+        lost = self._row_tokens - 1  # tokens that the server draws and doesn't show
+        return _written(await self._insist(self._request(self._cursor.anchor, size + lost)), size)
 
     def _recast(self) -> Continuation:
         """The target drew otherwise this time: go on from the text as it stands, and say so."""
         anchor, beyond = self._cursor.anchor, self._cursor.beyond
         self._cursor = CountedCursor(anchor.text + "".join(beyond), anchor.position + self._cursor.sampled)
-        return Continuation(lost=True, why="the target answered the same request differently", extensions=1)
+        return Continuation(
+            lost=True, why="the target answered the same request differently", extensions=self._extensions
+        )
 
 
 class ContinuationTarget:
@@ -360,19 +385,45 @@ class RetokenisedDrafter:
         self._drafter.learn(verdict)
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """The texts of the tokens that a reply shows, and how many it sampled, its end not counted.
+
+    Those are more than the texts where some tokens have none of their own. `end` where the target ended its reply.
+    """
+
+    texts: list[str]
+    sampled: int
+    end: DoneReason | None
+
+    @property
+    def clear(self) -> int:
+        """How many texts come before the first with bytes that are no text: no prompt gives those back."""
+        return next((place for place, text in enumerate(self.texts) if _REPLACEMENT in text), len(self.texts))
+
+
 def _tokens(entry: Logprob | None) -> tuple[Token, ...]:
     """The most probable tokens of an entry."""
     listed = entry.top_logprobs if entry else None
     return tuple(Token(alternative.token, alternative.logprob) for alternative in listed or ())
 
 
-def _written(reply: GenerateReply) -> tuple[list[str], int]:
-    """The tokens that a reply shows, and how many it sampled, its end not counted."""
-    texts = [entry.token for entry in reply.logprobs or ()]
-    if "".join(texts) != reply.response:
-        texts = [reply.response]
+def _written(reply: GenerateReply, limit: int) -> _Written:
+    """What a reply of at most `limit` tokens shows of them.
+
+    A server that shows each fragment of a character as an entry has the whole character in the response alone: from
+    the first entry on that isn't the response's own text, the rest of it is one text.
+    """
+    texts, place = list[str](), 0
+    for entry in reply.logprobs or ():
+        if not reply.response.startswith(entry.token, place):
+            break
+        texts.append(entry.token)
+        place += len(entry.token)
+    texts += [reply.response[place:]] if place < len(reply.response) else []
     ended = reply.done_reason == "stop"
-    return texts, max((reply.eval_count or len(texts) + ended) - ended, len(texts))
+    sampled = min((reply.eval_count or len(texts) + ended) - ended, limit)
+    return _Written(texts, max(sampled, len(texts)), DoneReason.STOP if ended else None)
 
 
 def _after(text: str, behind: str) -> tuple[str, str] | None:
