@@ -189,7 +189,7 @@ class LanesTarget:
         comes would be biased. The tokens up to the earliest good cut are kept, and the rest is dropped; the end of
         the reply counts only where no good cut comes before it.
         """
-        beyond, behind = list(self._cursor.beyond), self._cursor.sampled
+        beyond, behind, position = list(self._cursor.beyond), self._cursor.sampled, self._position
         hidden = not self._cursor.stuck  # it is the next token that has no text of its own
         self._extensions = 0
         for tokens in _EXTENSIONS if hidden else (1, *_EXTENSIONS):
@@ -202,12 +202,12 @@ class LanesTarget:
                 return self._recast()
             end = written.end or (DoneReason.LENGTH if longest else None)
             used = await self._rejoin(written, hidden=hidden, ends=end is not None)
-            if used is None and end is None:
-                continue
-            used, end = (len(written.texts), end) if used is None else (used, None)
-            new = tuple(Token(text) for text in written.texts[len(beyond) : used])
-            count = (written.sampled if used == len(written.texts) else used) - behind
-            return Continuation(new, count, end=end, extensions=self._extensions)
+            if used is not None:
+                new, count = written.texts[len(beyond) : used], self._position - position
+                return Continuation(tuple(map(Token, new)), count, extensions=self._extensions)
+            if end is not None:
+                new, count = written.texts[len(beyond) :], written.sampled - behind
+                return Continuation(tuple(map(Token, new)), count, end=end, extensions=self._extensions)
         why = "the text can't be sent again as it was sampled"
         return Continuation(lost=True, why=why, extensions=self._extensions)
 
@@ -231,10 +231,15 @@ class LanesTarget:
         lost = self._row_tokens - 1  # tokens that the server draws and doesn't show
         return _written(await self._insist(self._request(self._cursor.anchor, size + lost)), size)
 
+    @property
+    def _position(self) -> int:
+        """The tokens of the reply so far."""
+        return self._cursor.anchor.position + self._cursor.sampled
+
     def _recast(self) -> Continuation:
         """The target drew otherwise this time: go on from the text as it stands, and say so."""
         anchor, beyond = self._cursor.anchor, self._cursor.beyond
-        self._cursor = CountedCursor(anchor.text + "".join(beyond), anchor.position + self._cursor.sampled)
+        self._cursor = CountedCursor(anchor.text + "".join(beyond), self._position)
         return Continuation(
             lost=True, why="the target answered the same request differently", extensions=self._extensions
         )

@@ -28,7 +28,7 @@ from specollama.stats import Done, Stats, Text
 from specollama.types import Draft, Rule, SamplingOptions, Token, Verdict
 from specollama.wire import GenerateReply
 
-PROMPT = "-"
+PROMPT = "-\n"  # one newline more leads off the path
 
 
 class Newlines(ToyVocabulary):
@@ -190,7 +190,7 @@ class Scene:
     drafter: Callable[[], Any] | None = Nothing
     lookahead: int = 1
     stop: tuple[str, ...] = ()
-    extensions: tuple[int, ...] = ollama._EXTENSIONS
+    extensions: tuple[int, ...] = (2, 3, 4)  # short, so that short replies see all that comes of it
     cursor: Callable[[str], Cursor] = lambda prompt: ExactCursor(prompt, VOCABULARY)
     fragments: bool = False
 
@@ -246,26 +246,24 @@ class Scene:
 
 
 SCENES = {
-    "match, two letters alike": Scene(even, 6),
+    "match, two letters alike": Scene(even, 7, extensions=(4, 6, 12, 24)),
     "match, ends": Scene(turning(end=0.125), 5),
+    "match, ends, a long step": Scene(turning(end=0.125), 6, extensions=(4,)),
     "match, ends and a draft": Scene(turning(end=0.125), 4, drafter=Newline, lookahead=2),
-    "match, a draft model": Scene(turning(end=0.125), 4, drafter=None),
-    "match, characters of two tokens": Scene(turning(character=0.25), 5, extensions=(2, 3)),
-    "match, characters, ends and a draft": Scene(
-        turning(character=0.25, end=0.125), 4, drafter=Newline, extensions=(2, 3)
-    ),
-    "match, characters as entries of their fragments": Scene(
-        turning(character=0.25, end=0.125), 5, extensions=(2, 3), fragments=True
-    ),
-    "match, control tokens that no prompt gives back": Scene(turning(control=0.25), 5, extensions=(2, 3)),
-    "match, control tokens, characters and ends, a short ladder": Scene(
-        turning(control=0.125, character=0.125, end=0.125), 5, extensions=(2,)
+    "match, a draft model": Scene(turning(end=0.125), 5, drafter=None),
+    "match, characters of two tokens": Scene(turning(character=0.25), 5),
+    "match, characters, a long step": Scene(turning(character=0.25), 6, extensions=(4,)),
+    "match, characters, ends and a draft": Scene(turning(character=0.25, end=0.125), 4, drafter=Newline),
+    "match, characters as entries of their fragments": Scene(turning(character=0.25, end=0.125), 5, fragments=True),
+    "match, control tokens that no prompt gives back": Scene(turning(control=0.25), 5, extensions=(3,)),
+    "match, control tokens, characters and ends": Scene(
+        turning(control=0.125, character=0.125, end=0.125), 5, extensions=(3,)
     ),
     "match, stop strings": Scene(turning(end=0.125), 5, stop=("\nx\n", "xx"), drafter=Newline),
-    "match, stop strings and characters": Scene(turning(character=0.25), 5, stop=("é\n", "\n\nx"), extensions=(2, 3)),
-    "rejection": Scene(turning(), 4, rule=Rule.REJECTION, drafter=None),
-    "rejection, ends": Scene(turning(end=0.125), 3, rule=Rule.REJECTION, drafter=None),
-    "rejection, characters": Scene(turning(character=0.25), 3, rule=Rule.REJECTION, drafter=None),
+    "match, stop strings and characters": Scene(turning(character=0.25), 5, stop=("é\n", "\n\nx")),
+    "rejection": Scene(turning(), 5, rule=Rule.REJECTION, drafter=None),
+    "rejection, ends": Scene(turning(end=0.125), 4, rule=Rule.REJECTION, drafter=None),
+    "rejection, characters": Scene(turning(character=0.25), 4, rule=Rule.REJECTION, drafter=None, extensions=(2,)),
     "rejection, stop strings": Scene(turning(), 4, rule=Rule.REJECTION, drafter=None, stop=("\n\n", "xx")),
     "rejection, two drafted at a time": Scene(turning(), 3, rule=Rule.REJECTION, drafter=None, lookahead=2),
 }
