@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -92,12 +92,10 @@ class OpenedPair:
         drafting = bool(self.drafts or self.drafting.lookup or others)
         vocabulary = self.target.vocabulary
         target = LocalTarget(self.target.model, vocabulary, written, sampler, rule=rule, shown=shown)
-        # By rejection a draft may not be drawn with the noise that the target's own sample comes from.
-        drawing = replace(sampler, seed=secrets.randbits(62)) if rule is Rule.REJECTION else sampler
         return Speculation(
             prompt=prompt,
             target=target,
-            drafter=self.drafting.drafter(planner, drawing, written.tokens, vocabulary.whole, others),
+            drafter=self.drafting.drafter(planner, sampler, written.tokens, vocabulary.whole, others),
             lookahead=lookahead_of(settings, planner, drafting=drafting),
             rule=rule,
             options=sampling,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import secrets
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -155,19 +156,33 @@ class LocalTarget:
     def _aligned(self, draft: Draft) -> list[tuple[int, str]]:
         """The draft in the target's tokens, with their texts; up to the first that has none of its own.
 
-        And as far as they spell the draft. Under REJECTION the drafted tokens themselves are judged: as far as
-        those are the target's, too.
+        And as far as they spell the draft.
         """
+        if self.rule is Rule.REJECTION:
+            return self._aligned_singly(draft)
         ids = [token.id for token in draft.tokens if token.id is not None]
         if len(ids) < len(draft.tokens):  # by text, or of a draft model with another tokenizer
             ids = self.vocabulary.within(draft.text)
         aligned, rest = list[tuple[int, str]](), draft.text
         for token, text in zip(ids, map(self.vocabulary.whole, ids), strict=True):
-            same = self.rule is not Rule.REJECTION or draft.tokens[len(aligned)].text == text
-            if not (text and rest.startswith(text) and same):
+            if not (text and rest.startswith(text)):
                 break
             aligned.append((token, text))
             rest = rest.removeprefix(text)
+        return aligned
+
+    def _aligned_singly(self, draft: Draft) -> list[tuple[int, str]]:
+        """Each drafted token as the target's token of the same text, up to the first that the target doesn't have.
+
+        REJECTION judges the drafted tokens themselves. Whether it tests a place must not depend on later drafted
+        tokens, and the tokens of the whole draft's text do: "a" and "b" may become one token "ab".
+        """
+        aligned = list[tuple[int, str]]()
+        for drafted in draft.tokens:
+            token = self.vocabulary.ids.get(drafted.text) if drafted.id is None else drafted.id
+            if token is None or self.vocabulary.whole(token) != drafted.text:
+                break
+            aligned.append((token, drafted.text))
         return aligned
 
     def _id(self, token: Token) -> int:
@@ -185,6 +200,9 @@ class Pace(Protocol):
 @dataclass(slots=True)
 class LocalDrafter:
     """A draft model in process. It draws as the target would, with the target's noise: see `sampler`.
+
+    Under REJECTION each proposal has noise of its own: a place that is drafted again after a rejection must not be
+    drawn with the noise from which the planner has learnt whether to draft there.
 
     `tokens` gives the tokens of the text so far, in the model's own vocabulary: the target's path where the two are
     the same (`same`). `name` is what the pace knows it by. Of a text of which more than the pace's window is to be
@@ -224,6 +242,7 @@ class LocalDrafter:
     def _propose(self, text: str, count: int, stopped: Callable[[], bool]) -> Draft:
         tokens = self._seen(self.tokens(text))
         position = len(self.tokens(text)) - self.prompt - len(tokens)  # of the first of the tokens, in the reply
+        sampler = self._fresh_sampler() if self.rule is Rule.REJECTION else self.sampler
         draft = Draft(source=self.name, read=len(tokens) - self.model.known(tokens))
         while len(tokens) < self.model.context_length and not stopped():
             began = perf_counter()
@@ -231,7 +250,7 @@ class LocalDrafter:
                 row = self.model.rows(tokens, 1, stopped)[0]
             except Cancelled:
                 break
-            chosen, sure, q = self._drawn(row, tokens, position + len(tokens))
+            chosen, sure, q = self._drawn(sampler, row, tokens, position + len(tokens))
             draft = replace(draft, steps=(*draft.steps, perf_counter() - began))
             if not (text := self.vocabulary.whole(chosen)) or self.vocabulary.ends(chosen):
                 break
@@ -242,14 +261,18 @@ class LocalDrafter:
                 break
         return draft
 
-    def _drawn(self, row: Logits, before: list[int], position: int) -> tuple[int, float, Distribution | None]:
+    def _fresh_sampler(self) -> Sampler:
+        return replace(self.sampler, seed=secrets.randbits(62))
+
+    def _drawn(
+        self, sampler: Sampler, row: Logits, before: list[int], position: int
+    ) -> tuple[int, float, Distribution | None]:
         """A token, how sure the model is of its best one, and what the token was drawn from."""
         best, sure = confidence(row)
-        if self.sampler.options.greedy:
+        if sampler.options.greedy:
             return best, sure, None
-        known = self.rule is Rule.REJECTION
-        q = _distribution(self.sampler, self.vocabulary, row, before) if known else None
-        return self.sampler.draw(row, before, position), sure, q
+        q = _distribution(sampler, self.vocabulary, row, before) if self.rule is Rule.REJECTION else None
+        return sampler.draw(row, before, position), sure, q
 
 
 def _distribution(
