@@ -70,15 +70,17 @@ class LocalTarget:
         return self._written("", 0, None)
 
     async def stream(self, limit: int | None) -> AsyncGenerator[Token | Continuation, None]:
+        hidden = 0  # tokens of characters that took several, but for one of each
         while limit is None or limit > 0:
             written = await worker.do(partial(self._write, limit))
             for token in written.tokens:
                 yield token
+            hidden += written.sampled - len(written.tokens)
             if written.end:
-                yield Continuation(sampled=written.sampled - len(written.tokens), end=written.end, why=written.why)
+                yield Continuation(sampled=hidden, end=written.end, why=written.why)
                 return
             limit = None if limit is None else limit - written.sampled
-        yield Continuation(end=DoneReason.LENGTH)
+        yield Continuation(sampled=hidden, end=DoneReason.LENGTH)
 
     @property
     def _full(self) -> bool:

@@ -285,6 +285,19 @@ def test_inside_a_drafted_token_the_rule_is_match() -> None:
     assert told(verdict) == [("a", Origin.ACCEPTED), ("b", Origin.ACCEPTED), ("c", Origin.BONUS)]
 
 
+def test_by_rejection_each_word_of_a_draft_is_judged_at_the_place_where_it_begins() -> None:
+    first, second = {"the": 0.5, "a": 0.5}, {"cat": 0.8, "dog": 0.2}
+    rows = {
+        0: Row(Token("a"), p={"the": 1.0}),
+        3: Row(Token("dog"), p={"cat": 0.4, "dog": 0.6}),
+        6: Row(Token("s")),
+    }
+    drafted = draft("the", "cat", q=(first, second))
+    for point, texts in ((0.49, ["the", "cat", "s"]), (0.51, ["the", "dog"])):
+        verdict = judge(drafted, Scored(rows), Rule.REJECTION, Uniforms(0.99, point, 0.5))
+        assert [text for text, _ in told(verdict)] == texts
+
+
 def test_what_stands_by_rejection_is_shown_with_the_targets_log_probability() -> None:
     top = (Token("b", -0.5), Token("a", -1.2))
     rows = {0: Row(Token("b", -0.5), top=top, p=P)}
