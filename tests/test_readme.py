@@ -32,7 +32,9 @@ REVIEW = (ROOT / "docs" / "review.md").read_text(encoding="utf-8")
 
 def blocks(language: str) -> list[str]:
     """The fenced blocks of a language, over all pages."""
-    found = [re.findall(rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), re.M | re.S) for page in PAGES]
+    found = [
+        re.findall(rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL) for page in PAGES
+    ]
     return [block for page in found for block in page]
 
 
