@@ -38,6 +38,10 @@ def blocks(language: str) -> list[str]:
     return [block for page in found for block in page]
 
 
+def _block(language: str) -> re.Pattern[str]:
+    return re.compile(rf"^```{language}\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
 def commands() -> list[list[str]]:
     """Each command line of `specollama` on any page, once."""
     lines = dict.fromkeys(line for block in blocks("sh") for line in block.splitlines())
