@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -168,6 +169,21 @@ def why_plain(context: ReplyContext, target: Model) -> str | None:
         or _raw_obstacle(context.request, target)
         or model_obstacle(target, context.in_effect)
     )
+
+
+def near_tie_words(quantisation: str) -> str:
+    """How far apart the target's two best tokens may be for the size of a batch to decide between them; "" if unknown.
+
+    `quantisation`: by llama.cpp's names. Gaps in log-probability, as measured with Qwen2.5-Coder 1.5B on CPUs: what
+    another batch moves them by is at most 0.087 at BF16, 0.23 in 95 of 100 places and at most 0.38 at Q4_K_M.
+    """
+    name = quantisation.upper()
+    if name in ("F32", "F16", "BF16"):
+        return f"near-ties: gaps below 0.08 ({name})"
+    if not (bits := re.search(r"Q(\d)|FP(\d)", name)):
+        return ""
+    few = int(bits[1] or bits[2]) <= 4
+    return f"near-ties: gaps below {'about 0.2, at most 0.38' if few else '0.08 to 0.38'} ({name})"
 
 
 def why_off(settings: PairSettings) -> str | None:

@@ -13,7 +13,7 @@ from specollama.backends import store
 from specollama.backends.facts import Model, context_length
 from specollama.backends.hardware import has_gpu_memory
 from specollama.backends.vocabulary import offloads_to_gpu
-from specollama.checks import ReplyContext, merged_options, obstacle_alone, why_off
+from specollama.checks import ReplyContext, merged_options, near_tie_words, obstacle_alone, why_off
 from specollama.config import DraftRef, FileRef, ModelRef, PairSettings
 from specollama.engine.ahead import OverlappedTarget
 from specollama.engine.rounds import Watcher
@@ -186,6 +186,19 @@ def why_not_here() -> str:
     return "local: this machine has a GPU that the installed llama.cpp wasn't built for" if gpu and not offloads else ""
 
 
+def _quantisation(plan: LocalPlan) -> str:
+    """The target's, by llama.cpp's name; "" where it isn't known."""
+    if plan.context.target:
+        return plan.context.target.show.details.quantization_level
+    try:
+        from gguf import LlamaFileType  # here, since hardly any target is a file without a server
+
+        kind = LlamaFileType(int(plan.opened.target.model.metadata("general.file_type")))
+    except (ImportError, ValueError):  # a type that is newer than the package, or none
+        return ""
+    return kind.name.removeprefix("ALL_").removeprefix("MOSTLY_")
+
+
 async def speculated_here(
     plan: LocalPlan, settings: PairSettings, watch: Watcher | None = None
 ) -> AsyncGenerator[Event, None]:
@@ -199,7 +212,8 @@ async def speculated_here(
         ahead = drafting_ahead(others)
         speculation.target = OverlappedTarget(speculation.target, ahead)
         off = why_off(settings)
-        words = "; ".join([off or f"local, lookahead {speculation.lookahead}", *plan.notices])
+        near = [near_tie_words(_quantisation(plan))] if sampling.greedy and off is None else []
+        words = "; ".join([off or f"local, lookahead {speculation.lookahead}", *filter(None, near), *plan.notices])
         speculation.stats.reason = off or ""
         yield Status(on=off is None, detail=words)
         async with AsyncExitStack() as stack:
