@@ -227,7 +227,7 @@ class Opening:
         both = (draft, copy)
         texts = [list(opened.vocabulary.encode(_SAMPLE)) for opened in both]
         steps = costs.steps_in_turn([opened.model for opened in both], texts, _LOOKS)
-        until = requantized.weighed_until(*steps)
+        until = requantized.weighed_until(steps[0], steps[1])
         for opened, looks in zip(both, steps, strict=True):
             opened.costs = opened.costs.model_copy(update={"passes": {1: min(looks)}, "until": until})
             self.measured[opened.key] = opened.costs
