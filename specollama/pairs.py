@@ -13,7 +13,6 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic, perf_counter_ns
-from types import TracebackType
 from typing import Any, Self, Unpack
 
 from specollama.backends.facts import Model, context_length, describe, passed_on
@@ -104,9 +103,7 @@ class Pair:
             raise UnsupportedPair(f"{self.settings.target} isn't served by an Ollama, which alone can do this")
         return self._target_server
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self._stack.aclose()
 
     def tuned(self, **flags: Unpack[Overrides]) -> Pair:
