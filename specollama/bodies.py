@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from specollama.checks import Ask, Completion, Conversation
+from specollama.checks import Ask, Completion, Conversation, merged_options
 from specollama.config import Overrides
 from specollama.serving import asking
 from specollama.serving.faults import Fault
@@ -55,7 +55,7 @@ def for_target(body: Mapping[str, Any], model: str, options: Mapping[str, Any], 
     """The body as the target's own server gets it: its model, and the pair's settings where the request has none."""
     passed = {name: value for name, value in body.items() if name not in ("model", "options")}
     given = body.get("options")
-    merged = {**options, **(given if isinstance(given, Mapping) else {})}
+    merged = merged_options(options, given if isinstance(given, Mapping) else {})
     merged.pop(OWN, None)
     if given is not None and not isinstance(given, Mapping):
         passed["options"] = given  # wrong, and the server says so
@@ -127,8 +127,6 @@ def _option_obstacle(options: Mapping[str, Any]) -> str | None:
     set_ = {name: value for name, value in options.items() if value is not None and name != OWN}
     if unknown := [name for name in set_ if name not in _KNOWN_OPTIONS]:
         return f"the option {unknown[0]!r:.60} isn't known"
-    if set_.get("num_predict") == 0:
-        return "num_predict is 0"  # no limit on one endpoint, no text on the other
     try:
         OptionsTable.model_validate(set_)
     except ValidationError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from specollama.backends.facts import Model, first_difference
@@ -11,6 +12,7 @@ from specollama.backends.probe import ROWS, Probe
 from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.config import PairSettings
 from specollama.errors import UnsupportedPair
+from specollama.sampling import effective
 from specollama.thinking import CLOSING, OPENING
 from specollama.types import Route, Rule, SamplingOptions
 from specollama.wire import Message
@@ -112,9 +114,60 @@ class Completion:
 Ask = Conversation | Completion
 
 
-def why_plain(settings: PairSettings, target: Model, ask: Ask) -> str | None:
+def merged_options(pair: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
+    """Ollama's options as they are sent: the request's over the pair's. A null is unset, as in Ollama, and hides none.
+
+    The pair's hold what the configuration and the command line give.
+    """
+    return {**pair, **{name: value for name, value in request.items() if value is not None}}
+
+
+@dataclass(frozen=True)
+class ReplyContext:
+    """What one reply is asked with, all layers merged: every reason to run plain rests on what is in effect.
+
+    `target` None: no Ollama describes the model, so that neither a Modelfile nor a version has a say.
+    """
+
+    settings: PairSettings
+    request: Ask
+    target: Model | None = None
+
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """Those that are sent with the request: the target's server adds the Modelfile's itself."""
+        return merged_options(self.settings.options, self.request.options)
+
+    @cached_property
+    def in_effect(self) -> dict[str, Any]:
+        """Those that hold at the target's server, load-time ones included; what nobody sets is left out."""
+        return merged_options(self._modelfile, self.options)
+
+    @cached_property
+    def sampling(self) -> SamplingOptions:
+        """What the target's server samples with."""
+        defaults = self.target.defaults if self.target else SamplingOptions()
+        return effective(self.options, self._modelfile, defaults)
+
+    @property
+    def wants_nothing(self) -> bool:
+        """Whether num_predict is 0: /api/generate takes that as no limit, /api/chat stops at the first token."""
+        return self.sampling.num_predict == 0
+
+    @property
+    def _modelfile(self) -> Mapping[str, Any]:
+        return self.target.parameters if self.target else {}
+
+
+def why_plain(context: ReplyContext, target: Model) -> str | None:
     """Why the reply can't be, or is not to be, speculated; None when it can."""
-    return why_off(settings) or request_obstacle(ask) or _raw_obstacle(ask, target) or model_obstacle(target)
+    return (
+        why_off(context.settings)
+        or request_obstacle(context.request)
+        or ("num_predict is 0" if context.wants_nothing else None)
+        or _raw_obstacle(context.request, target)
+        or model_obstacle(target, context.in_effect)
+    )
 
 
 def why_off(settings: PairSettings) -> str | None:
@@ -133,10 +186,13 @@ def request_obstacle(ask: Ask) -> str | None:
     return "images" if ask.has_images else None
 
 
-def obstacle_alone(ask: Ask) -> str | None:
+def obstacle_alone(context: ReplyContext) -> str | None:
     """What of a request only an Ollama can do: not another engine, and not a file opened here."""
+    ask = context.request
     if obstacle := request_obstacle(ask):
         return obstacle
+    if context.wants_nothing:
+        return "num_predict 0"
     if ask.think is not None:
         return "think"
     if isinstance(ask, Completion):
@@ -150,13 +206,16 @@ def _raw_obstacle(ask: Ask, target: Model) -> str | None:
     return f"a raw prompt for {target.name}, which is a thinking model" if ask.raw and target.thinks else None
 
 
-def model_obstacle(target: Model) -> str | None:
-    """Why no request to a model can be speculated from outside; None when one can."""
+def model_obstacle(target: Model, in_effect: Mapping[str, Any]) -> str | None:
+    """Why no request to a model can be speculated from outside; None when one can.
+
+    `in_effect`: the options that hold at its server.
+    """
     if target.remote:
         return f"{target.name} is a cloud model"
     if target.show.details.format == "safetensors":
         return f"{target.name} runs on the MLX engine"
-    if target.speculates_itself:
+    if target.speculates_itself(in_effect):
         return f"{target.name} is speculated by its own server"
     if not target.renders:
         return "the target's server can't render a chat without answering it (Ollama before 0.11.5)"

@@ -20,9 +20,9 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 import ollama
 from pydantic import BaseModel
 
-from specollama import background
+from specollama import background, trust
 from specollama.answering import Answer
-from specollama.config import Config, find_config, load_config
+from specollama.config import Config
 from specollama.errors import EndpointError, SpecollamaError, Unreachable
 from specollama.pool import PairPool
 from specollama.serving.faults import Fault
@@ -83,7 +83,7 @@ class Client(ollama.Client):
 
     `host`: where all else goes; None: the configuration's `serve.endpoint`, else OLLAMA_HOST. `config`: the file, or a
     loaded configuration; None: the one that the command line would find. Close it, or use it in a `with` statement.
-    Raises ConfigError when the configuration is wrong.
+    Raises ConfigError when the configuration is wrong, or is a working directory's that nobody has trusted.
     """
 
     def __init__(self, host: str | None = None, *, config: Config | Path | str | None = None, **kwargs: Any) -> None:
@@ -234,7 +234,7 @@ class AsyncClient(ollama.AsyncClient):
 def _configuration(given: Config | Path | str | None) -> Config:
     if isinstance(given, Config):
         return given
-    return load_config(find_config(None if given is None else Path(given), os.environ, Path.cwd()))
+    return trust.configuration(None if given is None else Path(given), os.environ, Path.cwd())
 
 
 def _place(host: str | None, config: Config, kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -176,10 +176,14 @@ class PairSettings:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A checked configuration; empty when there is no file."""
+    """A checked configuration; empty when there is no file.
+
+    `named`: the file was named, or is the user's own; else it was found in the working directory.
+    """
 
     file: Path | None = None
     table: ConfigTable = field(default_factory=ConfigTable)
+    named: bool = True
 
     def pair(self, name: str | None, environ: Mapping[str, str]) -> PairSettings:
         """The pair of that name, the default one for None.
@@ -347,30 +351,35 @@ def find_config(explicit: Path | None, environ: Mapping[str, str], cwd: Path) ->
 
 
 def load_config(path: Path | None) -> Config:
-    """The configuration in that file; an empty one for None. Raises ConfigError at the first fault."""
-    if path is None:
-        return Config()
-    config = Config(path, validated(ConfigTable, _toml(path), Place(path)))
+    """The configuration in a file that was named; an empty one for None. Raises ConfigError at the first fault."""
+    return Config() if path is None else parse_config(path, read_config(path))
+
+
+def read_config(path: Path) -> bytes:
+    """Raises ConfigError where the file can't be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(one_line(f"{path}: can't be read: {error.strerror or error}")) from None
+
+
+def parse_config(path: Path, raw: bytes, *, named: bool = True) -> Config:
+    """The configuration that the bytes of a file are. Raises ConfigError at the first fault."""
+    config = Config(path, validated(ConfigTable, _toml(path, raw), Place(path)), named)
     config.check()
     return config
 
 
-def _toml(path: Path) -> dict[str, Any]:
-    text = _text(path)
+def _toml(path: Path, raw: bytes) -> dict[str, Any]:
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        words = f"not UTF-8 text, at byte {error.start}; save it as UTF-8"
+        raise ConfigError(one_line(f"{path}: {words}")) from None
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(one_line(f"{path}: {_syntax(str(error), text)}")) from None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        fault = f"not UTF-8 text, at byte {error.start}; save it as UTF-8"
-    except OSError as error:
-        fault = f"can't be read: {error.strerror or error}"
-    raise ConfigError(one_line(f"{path}: {fault}"))
 
 
 def _syntax(fault: str, text: str) -> str:

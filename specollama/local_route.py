@@ -13,7 +13,7 @@ from specollama.backends import store
 from specollama.backends.facts import Model, context_length
 from specollama.backends.hardware import has_gpu_memory
 from specollama.backends.vocabulary import offloads_to_gpu
-from specollama.checks import Ask, obstacle_alone, why_off
+from specollama.checks import ReplyContext, merged_options, obstacle_alone, why_off
 from specollama.config import DraftRef, FileRef, ModelRef, PairSettings
 from specollama.engine.ahead import OverlappedTarget
 from specollama.engine.rounds import Watcher
@@ -21,9 +21,9 @@ from specollama.errors import EndpointError, MissingPackage, RunError, Unsupport
 from specollama.events import thinking_apart
 from specollama.plan import LocalPlan, drafting_ahead, served
 from specollama.prompts import own_prompt
-from specollama.sampling import effective
+from specollama.sampling import sampler_obstacle
 from specollama.stats import Event, Status
-from specollama.types import Route, SamplingOptions
+from specollama.types import Route
 from specollama.wire import RunningModel
 
 if TYPE_CHECKING:
@@ -63,12 +63,13 @@ class LocalRoute:
     ) -> OpenedPair | str:
         """The opened pair, or why there is none; "" when that isn't worth a word.
 
-        `options`: Ollama's; with others than it was opened by, or another target of that name, it is opened anew, once
-        no reply needs it any more.
+        `options`: Ollama's, to which the Modelfile's come; with others than it was opened by, or another target of that
+        name, it is opened anew, once no reply needs it any more.
         `target`: as its server describes it. Raises RunError when the target is a file, which nothing else can run.
         """
         if not isinstance(settings.target, FileRef) and settings.route not in (Route.AUTO, Route.LOCAL):
             return ""
+        options = merged_options(target.parameters if target else {}, options)
         async with self._opening:
             digest = target.digest if target else self._opened_by[-1] if self._pair else ""
             loading = tuple(options.get(name) for name in _LOADING)
@@ -101,17 +102,20 @@ class LocalRoute:
             return []
         return [held_twice(entry, target.server.url) for entry in running if entry.digest == target.digest]
 
-    async def plan_alone(self, settings: PairSettings, ask: Ask, options: Mapping[str, Any]) -> LocalPlan:
+    async def plan_alone(self, context: ReplyContext) -> LocalPlan:
         """A plan that needs no server. Raises UnsupportedPair for what only a server can do, RunError for the rest."""
-        if obstacle := obstacle_alone(ask):
+        settings, ask = context.settings, context.request
+        if obstacle := obstacle_alone(context):
             raise UnsupportedPair(f"{settings.target} is opened without a server, which {obstacle} would need")
-        opened = await self.pair(settings, options)
+        if obstacle := sampler_obstacle(context.sampling):
+            raise UnsupportedPair(f"no reply can be computed under these options: {obstacle}")
+        opened = await self.pair(settings, context.options)
         if isinstance(opened, str):
             raise RunError(opened)
         prompt = own_prompt(opened, ask)
         if reason := opened.why_full(prompt):
             raise RunError(f"{reason}: give a larger num_ctx")
-        return LocalPlan(opened, prompt, effective(options, {}, SamplingOptions()), ask.raw, notices=opened.told())
+        return LocalPlan(opened, prompt, context, ask.raw, notices=opened.told())
 
     async def _open(self, settings: PairSettings, options: Mapping[str, Any], target: Model | None) -> OpenedPair | str:
         from specollama.drafting import load_options  # here, since numpy comes with it: 0.1 s at each start
@@ -121,7 +125,7 @@ class LocalRoute:
         if isinstance(weights, str):
             return weights
         if target and options.get("num_ctx") is None:
-            options = {**options, "num_ctx": target.parameters.get("num_ctx") or await context_length(target)}
+            options = {**options, "num_ctx": await context_length(target)}
         files, notices = dict[str, Path](), list[str]()
         for draft in settings.drafts:
             try:
@@ -180,11 +184,11 @@ async def speculated_here(
     plan: LocalPlan, settings: PairSettings, watch: Watcher | None = None
 ) -> AsyncGenerator[Event, None]:
     """The events of a reply by models that are opened here. Close it to stop. `watch` is told of each round."""
-    opened = plan.opened
+    opened, sampling = plan.opened, plan.context.sampling
     async with opened.alone:
-        others = [served(model, plan.sampling, settings, _HERE, opened.target.vocabulary) for model in plan.others]
+        others = [served(model, plan.context, _HERE, opened.target.vocabulary) for model in plan.others]
         shown = _TRACED if watch else _NEEDED
-        speculation = opened.speculation(plan.prompt, plan.sampling, settings, others, shown)
+        speculation = opened.speculation(plan.prompt, sampling, settings, others, shown)
         speculation.watch = watch
         ahead = drafting_ahead(others)
         speculation.target = OverlappedTarget(speculation.target, ahead)

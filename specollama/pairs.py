@@ -25,6 +25,7 @@ from specollama.checks import (
     Ask,
     Completion,
     Conversation,
+    ReplyContext,
     Tokenizers,
     choose_rule,
     compared,
@@ -42,7 +43,7 @@ from specollama.local_route import BUSY, LocalRoute, speculated_here
 from specollama.native_route import NativePlan, NativeRoute
 from specollama.plan import LocalPlan, Plan, begins_twice, requests_for, speculated_by_requests
 from specollama.prompts import Unprompted, rendered_by_server
-from specollama.sampling import effective
+from specollama.sampling import sampler_obstacle
 from specollama.scoring.route import ScoringPlan, ScoringRoute, scored
 from specollama.stats import Done, Event, Stats, Status, Text
 from specollama.types import Route, SamplingOptions
@@ -141,7 +142,7 @@ class Pair:
 
     async def _events(self, ask: Ask) -> AsyncGenerator[Event, None]:
         plan = await self.plan(ask)
-        options = {**self.settings.options, **ask.options}
+        options = ReplyContext(self.settings, ask).options
         reason = plan if isinstance(plan, str) else None
         if not isinstance(plan, str):
             async with aclosing(self.speculated(plan)) as events:
@@ -160,47 +161,44 @@ class Pair:
 
     async def plan(self, ask: Ask) -> AnyPlan | str:
         """How the request is going to be speculated, or why it isn't."""
-        options = {**self.settings.options, **ask.options}
+        context = ReplyContext(self.settings, ask)
         if isinstance(self.settings.target, FileRef):
-            return await self._helped(await self._local.plan_alone(self.settings, ask, options))
+            return await self._helped(await self._local.plan_alone(context))
         if self.settings.route is Route.NATIVE:
-            return await self._native.plan(self.settings, self._body(ask, options))
+            return await self._native.plan(self.settings, self._body(ask, context.options))
         if self._scoring.api(self.settings):
-            return await self._scored(ask, options)
+            return await self._scored(context)
         try:
             target, draft = await self.models()
         except Unreachable:
-            opened = await self._local.pair(self.settings, options)
+            opened = await self._local.pair(self.settings, context.options)
             if isinstance(opened, str):
                 raise
             opened.notices.append("its server can't be reached: the file's own template, and no Modelfile's options")
-            return await self._helped(await self._local.plan_alone(self.settings, ask, options))
+            return await self._helped(await self._local.plan_alone(context))
         except EndpointError:
             if not await self._scoring.find(self.settings):
                 raise
-            return await self._scored(ask, options)
+            return await self._scored(context)
         if self.settings.route is Route.SCORING:
             raise UnsupportedPair("route scoring is for other engines: Ollama's API can't score given tokens")
-        if reason := why_plain(self.settings, target, ask):
+        context = replace(context, target=target)
+        if reason := why_plain(context, target):
             return reason
-        sampling = effective(options, target.parameters, target.defaults)
-        local = await self._in_process(ask, options, sampling, target, draft)
+        local = await self._in_process(context, target, draft)
         if isinstance(local, LocalPlan) or self.settings.route is Route.LOCAL:
             return local
-        plan = await self._prepare(ask, options, sampling, target, draft)
+        plan = await self._prepare(context, target, draft)
         return f"{plan}; {local}" if isinstance(plan, str) and local and local not in plan else plan
 
     async def sampling(self, ask: Ask) -> SamplingOptions:
         """The options that the target's server would sample with."""
-        options = {**self.settings.options, **ask.options}
-        if self.without_ollama:
-            return effective(options, {}, SamplingOptions())
-        target, _ = await self.models()
-        return effective(options, target.parameters, target.defaults)
+        target = None if self.without_ollama else (await self.models())[0]
+        return ReplyContext(self.settings, ask, target).sampling
 
-    async def _scored(self, ask: Ask, options: Mapping[str, Any]) -> ScoringPlan:
+    async def _scored(self, context: ReplyContext) -> ScoringPlan:
         """A plan for an engine that isn't Ollama."""
-        return await self._scoring.plan(self.settings, ask, options, await self._draft())
+        return await self._scoring.plan(context, await self._draft())
 
     async def _draft(self) -> Model | str:
         """The served draft model of a target that isn't on an Ollama, or why there is none."""
@@ -218,26 +216,27 @@ class Pair:
         """The route to the engine that serves the target in Ollama's place; None for an Ollama, or a file."""
         return self._scoring if await self._scoring.find(self.settings) else None
 
-    async def _in_process(
-        self, ask: Ask, options: Mapping[str, Any], sampling: SamplingOptions, target: Model, draft: Model | str
-    ) -> LocalPlan | str:
+    async def _in_process(self, context: ReplyContext, target: Model, draft: Model | str) -> LocalPlan | str:
         """A plan with the target's own file, or why that can't be; "" where it isn't worth a word."""
-        if not sampling.greedy and not target.sampler_known:
+        if not context.sampling.greedy and not target.sampler_known:
             return "the target's sampler doesn't work in llama.cpp's order"
-        opened = await self._local.pair(self.settings, options, target)
+        if reason := sampler_obstacle(context.sampling):
+            return f"local: {reason}"
+        opened = await self._local.pair(self.settings, context.options, target)
         if isinstance(opened, str):
             return opened
         if opened.alone.locked():
             return BUSY
         if reason := why_not_split(target, opened.target.vocabulary):
             return reason
-        prompt = await self._prompt(ask, options, target, opened.target.vocabulary, here=True)
+        prompt = await self._prompt(context, target, opened.target.vocabulary, here=True)
         if isinstance(prompt, Unprompted):
             return prompt.reason
         if reason := opened.why_full(prompt):
             return reason
         opened.notices += await self._local.held_twice(target)
-        return await self._helped(LocalPlan(opened, prompt, sampling, ask.raw, target.thinks, opened.told()), draft)
+        raw = context.request.raw
+        return await self._helped(LocalPlan(opened, prompt, context, raw, target.thinks, opened.told()), draft)
 
     async def _helped(self, plan: LocalPlan, draft: Model | str | None = None) -> LocalPlan:
         """With the draft model that only its server has, or with a line about why that doesn't draft."""
@@ -299,17 +298,15 @@ class Pair:
         except EndpointError as error:
             return f"the draft's server: {error}"
 
-    async def _prepare(
-        self, ask: Ask, options: Mapping[str, Any], sampling: SamplingOptions, target: Model, draft: Model | str
-    ) -> Plan | str:
+    async def _prepare(self, context: ReplyContext, target: Model, draft: Model | str) -> Plan | str:
         """How the reply is going to be speculated, or why it isn't."""
-        model = draft if isinstance(draft, Model) else None
+        sampling, model = context.sampling, draft if isinstance(draft, Model) else None
         if isinstance(draft, str) and not self.settings.looks_up_alone:
             return draft
         tokenizers = await self.tokenizers(target, model)
         if reason := why_not_split(target, tokenizers.target):
             return reason
-        prompt = await self._prompt(ask, options, target, tokenizers.target)
+        prompt = await self._prompt(context, target, tokenizers.target)
         if isinstance(prompt, Unprompted):
             return prompt.reason
         if tokenizers.target is None and begins_twice(prompt, target):
@@ -321,12 +318,12 @@ class Pair:
             rule=choose_rule(self.settings.rule, sampling, target, model, tokenizers),
             seed=secrets.randbits(31) if sampling.seed is None else sampling.seed,
             prompt=prompt,
-            raw=ask.raw,
+            raw=context.request.raw,
             target=target,
             draft=model,
             lookup=self.settings.looks_up and (model is None or self.settings.route is not Route.GREEDY),
-            target_requests=requests_for(target, sampling, options, self.settings),
-            draft_requests=requests_for(model, sampling, options, self.settings) if model else None,
+            target_requests=requests_for(target, context),
+            draft_requests=requests_for(model, context) if model else None,
             tokenizers=tokenizers,
             context_length=await context_length(target),
             lanes=self.settings.lanes or DEFAULT_LANES,
@@ -334,20 +331,14 @@ class Pair:
         return await self._routed(plan)
 
     async def _prompt(
-        self,
-        ask: Ask,
-        options: Mapping[str, Any],
-        target: Model,
-        vocabulary: LlamaVocabulary | None,
-        *,
-        here: bool = False,
+        self, context: ReplyContext, target: Model, vocabulary: LlamaVocabulary | None, *, here: bool = False
     ) -> str | Unprompted:
         """`here`: the target is opened in process, and its server needs it for the rendering alone."""
-        body = self._body(ask, passed_on(options)) | {"truncate": False}
+        body = self._body(context.request, passed_on(context.options)) | {"truncate": False}
         unloads = Requests(target.name, SamplingOptions(), keep_alive=self.settings.keep_alive).unloads
         if unloads and not here:
             body.pop("keep_alive")  # rendering would unload the model
-        return await rendered_by_server(ask, body, target, vocabulary)
+        return await rendered_by_server(context.request, body, target, vocabulary)
 
     async def _routed(self, plan: Plan) -> Plan | str:
         """The plan with its route decided, or why it is better not followed."""

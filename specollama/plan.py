@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specollama.acceptance import position_seed
 from specollama.alignment import CountedCursor, ExactCursor
@@ -24,7 +24,7 @@ from specollama.backends.requests import Requests
 from specollama.backends.sources import LookupFirst, ServedDrafter
 from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.backends.watch import Watch, WatchedTarget
-from specollama.checks import Tokenizers
+from specollama.checks import ReplyContext, Tokenizers
 from specollama.config import FileRef, PairSettings
 from specollama.engine.ahead import DraftAhead, OverlappedTarget
 from specollama.engine.rounds import Speculation, Watcher
@@ -34,7 +34,7 @@ from specollama.hosts import apart
 from specollama.lanes import SharedLookahead
 from specollama.lookahead import AdaptiveLookahead, Lookahead, Patience, StagedLookahead
 from specollama.stats import Event, Stats, Status
-from specollama.types import Route, Rule, SamplingOptions
+from specollama.types import Route, Rule
 
 if TYPE_CHECKING:
     from specollama.opened import OpenedPair
@@ -88,7 +88,7 @@ class LocalPlan:
 
     opened: OpenedPair
     prompt: str
-    sampling: SamplingOptions
+    context: ReplyContext
     raw: bool = False
     thinks: bool = False
     notices: tuple[str, ...] = ()
@@ -96,17 +96,14 @@ class LocalPlan:
     route: Route = Route.LOCAL
 
 
-def requests_for(
-    model: Model, sampling: SamplingOptions, options: Mapping[str, Any], settings: PairSettings
-) -> Requests:
-    """What a model of the pair is asked in the course of a reply. `options`: Ollama's, of the pair and the request."""
-    return Requests(model.name, sampling, passed_on(options), settings.keep_alive)
+def requests_for(model: Model, context: ReplyContext) -> Requests:
+    """What a model of the pair is asked in the course of a reply."""
+    return Requests(model.name, context.sampling, passed_on(context.options), context.settings.keep_alive)
 
 
 def served(
     model: Model,
-    sampling: SamplingOptions,
-    settings: PairSettings,
+    context: ReplyContext,
     target: str,
     vocabulary: LlamaVocabulary | None = None,
 ) -> ServedDrafter:
@@ -114,11 +111,11 @@ def served(
 
     `vocabulary`: the target's, where drafts are to come in its tokens.
     """
-    requests = requests_for(model, sampling, settings.options, settings)
+    requests = requests_for(model, context)
     drafter: Drafter = OllamaDrafter(model.server, requests, rule=Rule.MATCH, seed=0, row_tokens=model.row_tokens)
     if vocabulary is not None:
         drafter = RetokenisedDrafter(drafter, vocabulary)
-    ahead = _ahead(settings, target, model.server.url)
+    ahead = _ahead(context.settings, target, model.server.url)
     return ServedDrafter(model.name, DraftAhead(drafter) if ahead else drafter)
 
 

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+
+from specollama.errors import UsageError, one_line
+
+Overwrite = Callable[[Path], bool]
+"""Whether a file that is there may be written over."""
 
 
 def write(file: Path, text: str) -> None:
@@ -11,6 +17,25 @@ def write(file: Path, text: str) -> None:
 
     Raises OSError.
     """
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    _put(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), text)
+
+
+def write_new(file: Path, text: str, overwrite: Overwrite, *, force: str) -> None:
+    """The same, but a file that is there is written over only where `overwrite` says so. Devices and pipes are asked
+    about nothing. `force`: what the user gives to have it written over.
+
+    Raises UsageError for a file that stays as it is, OSError.
+    """
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        if (file.is_file() or file.is_symlink()) and not overwrite(file):
+            raise UsageError(one_line(f"{file}: exists; name another file, or {force} writes over it")) from None
+        write(file, text)
+    else:
+        _put(descriptor, text)
+
+
+def _put(descriptor: int, text: str) -> None:
     with open(descriptor, "w", encoding="utf-8") as out:
         out.write(text)

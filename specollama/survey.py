@@ -12,13 +12,20 @@ from specollama.backends.http import OllamaServer
 from specollama.backends.probe import Probe, cache_file, probe_pair, recall
 from specollama.backends.requests import Requests
 from specollama.backends.store import refuse_unreadable
-from specollama.checks import Conversation, Tokenizers, why_not_lanes, why_not_split, why_off, why_plain
+from specollama.checks import (
+    Conversation,
+    ReplyContext,
+    Tokenizers,
+    why_not_lanes,
+    why_not_split,
+    why_off,
+    why_plain,
+)
 from specollama.config import FileRef, ModelRef, PairSettings
 from specollama.errors import EndpointError, RunError, Unreachable
 from specollama.local_route import target_file
 from specollama.pairs import DEFAULT_LANES, Pair
 from specollama.plan import requests_for
-from specollama.sampling import effective
 from specollama.scoring.checks import why_not_worth
 from specollama.scoring.route import ScoringRoute
 from specollama.types import Route, SamplingOptions
@@ -203,8 +210,7 @@ async def _look(server: OllamaServer, model: str) -> tuple[ModelFinding, Model |
 
 def requests_of(settings: PairSettings, model: Model, target: Model) -> Requests:
     """What a model of the pair is asked where no request says more; sampled as the target is."""
-    sampling = effective(settings.options, target.parameters, target.defaults)
-    return requests_for(model, sampling, settings.options, settings)
+    return requests_for(model, ReplyContext(settings, Conversation([]), target))
 
 
 def _route(
@@ -215,7 +221,8 @@ def _route(
     local: tuple[str, str] | None,
 ) -> tuple[str, str]:
     """The route that a short prompt would take, and why."""
-    obstacle = why_plain(settings, target, Conversation([])) or why_not_split(target, tokenizers.target)
+    context = ReplyContext(settings, Conversation([]), target)
+    obstacle = why_plain(context, target) or why_not_split(target, tokenizers.target)
     if obstacle:
         return str(Route.PLAIN), obstacle
     if local:

@@ -80,11 +80,14 @@ class Model:
     def remote(self) -> bool:
         return bool(self.show.remote_host) or self.name.endswith((":cloud", "-cloud"))
 
-    @property
-    def speculates_itself(self) -> bool:
-        """Whether its server drafts for it: its rows then have holes."""
-        drafted = re.search(r"^DRAFT\s", self.show.modelfile, re.MULTILINE) is not None
-        return drafted or bool(self.parameters.get("draft_num_predict"))
+    def speculates_itself(self, options: Mapping[str, Any]) -> bool:
+        """Whether its server drafts for it: its rows then have holes. `options`: those in effect.
+
+        Ollama drafts 4 tokens where the Modelfile has a DRAFT, else none; `draft_num_predict` wins over both.
+        """
+        if (asked := options.get("draft_num_predict")) is not None:
+            return bool(asked)
+        return re.search(r"^DRAFT\s", self.show.modelfile, re.MULTILINE) is not None
 
     def _before(self, *version: int) -> bool:
         return self.version != DEVELOPMENT and self.version < version

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from specollama.errors import RunError
 from specollama.types import SamplingOptions
 
 Logits = NDArray[np.float32]
@@ -38,7 +39,10 @@ class Sampler:
             return int(tokens[np.argmax(np.log(probabilities) + gumbel(self.seed, position, tokens))])
 
     def distribution(self, logits: Logits, before: Sequence[int]) -> tuple[Tokens, Weights]:
-        """The tokens that may be drawn, most probable first, and their probabilities, adding up to 1."""
+        """The tokens that may be drawn, most probable first, and their probabilities, adding up to 1.
+
+        Raises RunError where the logits, or what penalties made of them, aren't numbers.
+        """
         options = self.options
         row = penalised(logits, before, options)
         if options.greedy:
@@ -48,7 +52,11 @@ class Sampler:
         for cut in (_typical, _top_p, _min_p):
             chosen = cut(_softmax(kept), options)
             tokens, kept = tokens[chosen], kept[chosen]
-        return tokens, _softmax(kept / options.temperature)
+        with np.errstate(over="ignore"):  # near temperature 0 all but the best are infinitely far below it
+            probabilities = _softmax((kept - kept.max()) / options.temperature)
+        if not probabilities[0] > 0:
+            raise RunError("there is no token to draw: the logits aren't numbers, or the penalties are too large")
+        return tokens, probabilities
 
 
 def penalised(logits: Logits, before: Sequence[int], options: SamplingOptions) -> Logits:
@@ -138,4 +146,6 @@ def _min_p(probabilities: Weights, options: SamplingOptions) -> Tokens:
     """The entries that have at least that share of the best one's probability."""
     if options.min_p <= 0:
         return np.arange(len(probabilities))
-    return np.flatnonzero(probabilities >= min(1.0, options.min_p) * probabilities.max())
+    if options.min_p > 1:  # llama.cpp then keeps one, whatever ties with it
+        return np.arange(1)
+    return np.flatnonzero(probabilities >= options.min_p * probabilities.max())

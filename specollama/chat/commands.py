@@ -72,8 +72,8 @@ COMMANDS = {
         Command("save", "[NAME]", "keep the conversation, under a name"),
         Command("load", "NAME", "go on with a kept conversation (name or number)"),
         Command("list", "[TEXT]", "kept conversations; those in which TEXT was said"),
-        Command("export", "FILE.md|FILE.json", "write the conversation to a file"),
-        Command("trace", "[PAGE.html]", "the last reply as a page of tokens and rounds"),
+        Command("export", "[--force] FILE.md|FILE.json", "write the conversation to a file"),
+        Command("trace", "[--force] [PAGE.html]", "the last reply as a page of tokens and rounds"),
         Command("clear", "", "forget the conversation so far"),
         Command("bye", "", "leave (Ctrl-D too)"),
     )

@@ -19,7 +19,7 @@ from specollama.chat.session import Session
 from specollama.chat.store import Kept, Store, exported
 from specollama.chat.talk import Talk
 from specollama.chat.typed import with_images
-from specollama.cli import options
+from specollama.cli import options, output
 from specollama.cli.editor import edited
 from specollama.config import FileRef, Overrides
 from specollama.errors import MissingPackage, RunError, SpecollamaError, UsageError, one_line
@@ -310,10 +310,22 @@ def listed(store: Store, text: str = "") -> str:
 
 
 def _export(session: Session, rest: str) -> str:
-    if not rest:
+    name, force = _forced(rest)
+    if not name:
         raise CommandFault("/export: give a FILE.md or FILE.json")
-    exported(session.held(), Path(os.path.expanduser(rest)))
-    return f"written to {rest}"
+    exported(
+        session.held(), Path(os.path.expanduser(name)), output.overwriting(force=force), force=f"/export {_FORCE} FILE"
+    )
+    return f"written to {name}"
+
+
+_FORCE = "--force"
+
+
+def _forced(rest: str) -> tuple[str, bool]:
+    """The file's name, and whether it is written over where it is there."""
+    name = rest.removeprefix(f"{_FORCE} ").strip()
+    return ("" if name == _FORCE else name), rest != name
 
 
 def _trace(session: Session, rest: str) -> str:
@@ -322,9 +334,10 @@ def _trace(session: Session, rest: str) -> str:
     from specollama.trace.page import page  # here, since few chats need it
     from specollama.trace.records import sorted_out
 
-    file = Path(os.path.expanduser(rest or "last-reply.html"))
+    name, force = _forced(rest)
+    file, shown = Path(os.path.expanduser(name or "last-reply.html")), page(sorted_out(session.recorded.lines)[-1])
     try:
-        privately.write(file, page(sorted_out(session.recorded.lines)[-1]))
+        privately.write_new(file, shown, output.overwriting(force=force), force=f"/trace {_FORCE} FILE")
     except OSError as error:
         raise UsageError(one_line(f"{file}: {error.strerror or error}")) from error
     return f"written to {file}"

@@ -260,8 +260,11 @@ def as_markdown(kept: Kept) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def exported(kept: Kept, file: Path) -> None:
-    """Write it as JSON or Markdown, by the file's ending. Raises UsageError for another one, or where it can't be."""
+def exported(kept: Kept, file: Path, overwrite: privately.Overwrite, *, force: str) -> None:
+    """Write it as JSON or Markdown, by the file's ending. Raises UsageError for another one, or where it can't be.
+
+    The other arguments are those of `privately.write_new`.
+    """
     if file.suffix not in (".json", ".md"):
         raise UsageError(one_line(f"{file}: must end in .json or .md"))
     text = (
@@ -270,6 +273,6 @@ def exported(kept: Kept, file: Path) -> None:
         else as_markdown(kept)
     )
     try:
-        privately.write(file, text)
+        privately.write_new(file, text, overwrite, force=force)
     except OSError as error:
         raise UsageError(one_line(f"{file}: {error.strerror or error}")) from error

@@ -26,6 +26,7 @@ from specollama.cli import (
     run,
     serve,
     trace,
+    trust,
     tune,
 )
 from specollama.errors import SpecollamaError, UsageError
@@ -47,6 +48,7 @@ app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
 app.command("tune")(tune.tune)
 app.command("native")(native.native)
+app.command("trust")(trust.trust)
 app.command("export")(export.export)
 app.command("demo")(demo.demo)
 app.command("batch")(batch.batch)

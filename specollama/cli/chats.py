@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from specollama.cli import output
+from specollama.cli import options, output
 from specollama.errors import RunError, one_line
 
 app = typer.Typer(help="The conversations that `specollama chat` kept.", no_args_is_help=True)
@@ -41,6 +41,7 @@ def export(
             "-o", "--out", metavar="FILE.md|FILE.json", show_default="Markdown on stdout", help="Where to write it."
         ),
     ] = None,
+    force: options.Force = False,
     json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:
     """Write one as Markdown or JSON, with the counters of its replies."""
@@ -48,7 +49,7 @@ def export(
 
     kept = Store().load(name)
     if out is not None:
-        exported(kept, out)
+        exported(kept, out, output.overwriting(force=force), force="--force")
     elif json:
         print(output.json_text(as_object(kept), indent=2))
     else:

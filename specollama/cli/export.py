@@ -82,7 +82,9 @@ def _write(files: dict[str, str], folder: Path) -> None:
             raise UsageError(f"--out {folder}: {name} is there already, with something else in it")
     for name, text in files.items():
         path = folder / name
-        path.write_text(text, encoding="utf-8")
+        if not path.exists():
+            with path.open("x", encoding="utf-8") as new:  # nothing that came in between is written over
+                new.write(text)
         if name.endswith(".sh"):
             path.chmod(_EXECUTABLE)
         print(path, file=sys.stderr)

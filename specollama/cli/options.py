@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specollama.config import Config, PairSettings, adhoc_pair, find_config, load_config
+from specollama import trust
+from specollama.cli import output
+from specollama.config import Config, PairSettings, adhoc_pair
 from specollama.errors import UsageError
 from specollama.types import Route, Rule
 
@@ -85,6 +87,7 @@ Trace = Annotated[
     typer.Option("--trace", metavar="FILE", help="Add what happened to FILE, as JSON lines for `specollama trace`."),
 ]
 TraceTexts = Annotated[bool, typer.Option("--trace-texts", help="Let the trace hold the texts, too.")]
+Force = Annotated[bool, typer.Option("--force", help="Write over a file that is there.")]
 Images = Annotated[
     list[Path] | None, typer.Option("--image", metavar="FILE", help="Show the model an image. Repeatable.")
 ]
@@ -133,8 +136,8 @@ Requantize = Annotated[
 
 
 def configuration(file: Path | None) -> Config:
-    """The configuration that the call works with."""
-    return load_config(find_config(file, os.environ, Path.cwd()))
+    """The configuration that the call works with; at a terminal one asks before a folder's own file is trusted."""
+    return trust.configuration(file, os.environ, Path.cwd(), output.confirm if output.can_ask() else None)
 
 
 def reviewer_name(given: str | None) -> str:

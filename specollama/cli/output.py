@@ -7,10 +7,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Protocol
 
+import typer
 from rich.console import Console
 
+from specollama.errors import one_line
+from specollama.privately import Overwrite
 from specollama.report import aligned, event_object, stats_lines
 from specollama.stats import Done, Event, Text, ToolCalls
 from specollama.types import Origin
@@ -82,6 +86,30 @@ def allow_any_text() -> None:
 def counted(number: int, noun: str) -> str:
     """`1 item`, `2 items`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def can_ask() -> bool:
+    """Whether somebody sits at a terminal who can answer a question."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+
+
+def confirm(question: str) -> bool:
+    """Ask on stderr; whether the answer is yes. Raises typer.Abort where none comes."""
+    return typer.confirm(question, err=True)
+
+
+def overwriting(*, force: bool) -> Overwrite:
+    """A file that is there is written over if that is forced, or wanted by the person at the terminal."""
+
+    def may(file: Path) -> bool:
+        if force or not can_ask():
+            return force
+        try:
+            return confirm(one_line(f"{file}: exists. Write over it?"))
+        except typer.Abort:
+            return False
+
+    return may
 
 
 def give_up_stdout() -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from specollama import trust
 from specollama.cli import options, output
 from specollama.config import LOCAL_NAME, Config
 from specollama.doctor import config_file
@@ -53,9 +54,11 @@ def suggest(
 
 
 def _write(path: Path, found: Sequence[Suggestion]) -> list[str]:
-    text, added = config_file.with_pairs(config_file.read(path), found)
+    before = config_file.read(path)
+    text, added = config_file.with_pairs(before, found)
     if added:
         config_file.write(path, text)
+        trust.follow(path, before, text)
     return added
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from specollama import privately
+from specollama.cli import options, output
 from specollama.errors import RunError, UsageError, one_line
 
 
@@ -23,6 +24,7 @@ def trace(
         Path | None,
         typer.Option("-o", "--out", metavar="PAGE.html", show_default="FILE with .html", help="The page; - is stdout."),
     ] = None,
+    force: options.Force = False,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of a trace's lines instead.")] = False,
 ) -> None:
     """Show a traced reply as an HTML page: each token with its origin and the target's view, the rounds over time."""
@@ -51,7 +53,7 @@ def trace(
     if target.resolve() == source.resolve():
         raise UsageError(f"{target}: is the trace itself; name the page with -o PAGE.html")
     try:
-        privately.write(target, shown)
+        privately.write_new(target, shown, output.overwriting(force=force), force="--force")
     except OSError as error:
         raise RunError(one_line(f"{target}: {error.strerror or error}")) from error
     print(target)

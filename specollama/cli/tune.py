@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from specollama import trust
 from specollama.cli import options, output
 from specollama.cli.doctor import telling
 from specollama.doctor import config_file
@@ -44,7 +45,9 @@ def tune(
     if wanted and not dry_run:
         text = config_file.read(known.file)
         keys = {change.key: change.after for change in wanted}
-        config_file.write(known.file, config_file.with_keys(text, settings.name, keys))
+        changed = config_file.with_keys(text, settings.name, keys)
+        config_file.write(known.file, changed)
+        trust.follow(known.file, text, changed)
     if json:
         told = {"changed": [asdict(change) for change in wanted], "left": left, "tuned": asdict(tuned)}
         print(json_module.dumps(told))

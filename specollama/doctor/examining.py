@@ -14,7 +14,7 @@ from specollama.backends.http import OllamaServer
 from specollama.backends.store import refuse_unreadable
 from specollama.bench.comparison import collect
 from specollama.bench.prompts import built_in, spread
-from specollama.checks import Conversation, model_obstacle
+from specollama.checks import Conversation, ReplyContext, model_obstacle
 from specollama.config import FileRef, ModelRef, PairSettings
 from specollama.doctor.findings import LanesFinding, LocalFinding, NativeFinding, PairFindings
 from specollama.doctor.fitting import with_fit
@@ -82,7 +82,8 @@ async def _of_servers(
     if missing:
         return replace(found, missing=missing)
     target, draft = models[0], models[1] if len(models) > 1 else None
-    if (obstacle := model_obstacle(target)) and not target.speculates_itself:
+    in_effect = ReplyContext(settings, Conversation([]), target).in_effect
+    if (obstacle := model_obstacle(target, in_effect)) and not target.speculates_itself(in_effect):
         return replace(found, faults=(obstacle,))
     found = await _with_lanes(found, pair, target, draft, note)
     if found.faults:

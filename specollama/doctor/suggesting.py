@@ -62,7 +62,7 @@ def _installed(listed: ListedModel, model: Model, endpoint: Endpoint) -> Install
         listed.size,
         billions(model.show.details.parameter_size),
         tuple(info.get(f"tokenizer.ggml.{key}") for key in _TELLING),
-        capable and model_obstacle(model) is None,
+        capable and model_obstacle(model, model.parameters) is None,
     )
 
 

@@ -106,8 +106,8 @@ async def _reply(request: Request, *, chat: bool) -> Response:
     generation, body = generation_of(request), json_object(raw)
     if body is None:
         return await passed(request, raw)
-    limited = within(body, generation.serve)
     opened = generation.pool.find(body.get("model"))
+    limited = within(body, generation.serve, opened.settings.options if opened else {})
     note(request, body, opened)
     if opened is None:
         return await passed(request, raw if limited == body else encoded(limited))

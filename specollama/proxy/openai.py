@@ -57,7 +57,7 @@ async def _reply(request: Request, translate: _Translate, *, chat: bool) -> Resp
     if opened is None or asked is None:
         return await native.passed(request, raw)
     try:
-        body = within(translate(asked, opened.settings.options), generation.serve)
+        body = within(translate(asked, opened.settings.options), generation.serve, opened.settings.options)
     except Untranslatable:
         return await _to_target(request, asked, opened)
     wanted = asked.get("stream_options")

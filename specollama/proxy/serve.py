@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 import uvicorn
 
+from specollama import trust
 from specollama.config import LOCAL_NAME, Config, ModelRef, load_config
 from specollama.errors import RunError, SpecollamaError, UsageError
 from specollama.hosts import SCHEME_PORTS
@@ -74,7 +75,7 @@ class Proxy:
     async def reload(self) -> None:
         """Read the file again. A wrong one is refused in the log, and the old one stays."""
         try:
-            fresh = await self._generation(load_config(self.config.file)).open()
+            fresh = await self._generation(trust.reread(self.config)).open()
         except SpecollamaError as error:
             self.log.write({"event": "reload refused, the old configuration stays", "error": str(error)})
             return

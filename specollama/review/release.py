@@ -84,7 +84,7 @@ def write(run: Run, who: str, file: Path) -> int:
 
 
 def finish(run: Run, who: str) -> str:
-    """Complete a release that was announced: its draft goes away in the very step in which the file appears.
+    """Complete a release that was announced: its draft goes away before the file appears.
 
     The file's name; "" when none was announced. Raises RunError when neither is there: only a person can say then
     whether it went out (`mark`).
@@ -95,7 +95,9 @@ def finish(run: Run, who: str) -> str:
     file, draft = Path(announced.file), Path(announced.draft)
     if draft.exists():
         _appear(draft, file, announced.sha256)
-    elif not _holds(file, announced.sha256):
+    elif _holds(file, announced.sha256):
+        _leaving(draft).unlink(missing_ok=True)
+    else:
         sent, not_sent = (shlex.quote(f"{file}={word}") for word in ("sent", "not-sent"))
         raise RunError(
             f"{file}: what was to be released there isn't there, and neither is its draft. Look whether it went out, "
@@ -111,6 +113,7 @@ def mark(run: Run, who: str, *, sent: bool) -> None:
     if announced is None or any(_holds(Path(each), announced.sha256) for each in (announced.file, announced.draft)):
         raise UsageError(f"{run.folder}: there is no release to decide by hand")
     run.append(who, Released(file=announced.file) if sent else Withdrawn(file=announced.file))
+    _leaving(Path(announced.draft)).unlink(missing_ok=True)
 
 
 def _holds(file: Path, sha256: str) -> bool:
@@ -123,10 +126,29 @@ def _appear(draft: Path, file: Path, sha256: str) -> None:
             f"{draft}: isn't what was to be released; find out who changed it. To release its items again: "
             f"--mark {shlex.quote(f'{file}=not-sent')}"
         )
-    if file.exists():
-        raise RunError(f"{file}: exists; move it away, and what was to be released there ({draft}) takes its place")
-    os.rename(draft, file)
+    # Once the draft has its other name the file may have appeared, and may have been taken away since: where this is
+    # broken off it isn't done again by itself.
+    leaving = _leaving(draft)
+    os.rename(draft, leaving)
+    sync_folder(draft.parent)
+    try:
+        os.link(leaving, file)  # unlike a rename it never takes the place of a file that is there
+    except OSError as error:
+        os.rename(leaving, draft)
+        raise RunError(_why_not(error, draft, file)) from error
     sync_folder(file.parent)
+    leaving.unlink()
+
+
+def _leaving(draft: Path) -> Path:
+    """What the draft is called while the file gets its name."""
+    return draft.with_name(f"{draft.name}.leaving")
+
+
+def _why_not(error: OSError, draft: Path, file: Path) -> str:
+    if isinstance(error, FileExistsError):
+        return f"{file}: exists; move it away, and what was to be released there ({draft}) takes its place"
+    return f"{file}: can't appear in one step on this file system ({error.strerror or error}); {draft} is kept"
 
 
 def _why_none(state: State) -> str:

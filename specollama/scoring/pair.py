@@ -17,6 +17,7 @@ from specollama.backends.sampler import Sampler
 from specollama.backends.store import refuse_unreadable
 from specollama.backends.tokenizers import vocabulary_of
 from specollama.backends.vocabulary import LlamaVocabulary
+from specollama.checks import ReplyContext
 from specollama.config import FileRef, ModelRef, PairSettings
 from specollama.drafting import Drafting, Opening, load_options, lookahead_of
 from specollama.engine.ahead import DraftAhead
@@ -131,10 +132,11 @@ class ScoringPair:
         text_by_server = await self.served.server.render(body)
         return None if text_by_server is None else without_begin_marker(text_by_server, self.vocabulary)
 
-    def planned(self, settings: PairSettings, sampling: SamplingOptions, tokens: list[int], most: int) -> Planned:
+    def planned(self, settings: PairSettings, context: ReplyContext, tokens: list[int], most: int) -> Planned:
         """For one reply. `tokens`: of all its text, to which the target adds; `most`: to be drafted in a round."""
+        sampling = context.sampling
         rule = Rule.GREEDY if sampling.greedy else Rule.MATCH
-        others = [served(self.served, sampling, settings, self.place)] if self.served else []
+        others = [served(self.served, context, self.place)] if self.served else []
         known = self.measured(sampling)
         planner = self.drafting.planner(
             CostCurve(dict(known.passes) if known else dict(_UNMEASURED)), rule, sampling, others

@@ -7,19 +7,18 @@ import secrets
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specollama.backends.engine import Draws, Engine, Facts
 from specollama.backends.facts import Model
 from specollama.backends.scoring import ScoringTarget
-from specollama.checks import Ask, obstacle_alone, why_off
+from specollama.checks import ReplyContext, obstacle_alone, why_off
 from specollama.config import ModelRef, PairSettings
 from specollama.engine.ahead import OverlappedTarget
 from specollama.engine.rounds import Speculation, Watcher
 from specollama.errors import UnsupportedPair
 from specollama.lookahead import Patience
 from specollama.planner import MOST
-from specollama.sampling import effective
 from specollama.scoring.checks import (
     Prompted,
     asked,
@@ -44,7 +43,7 @@ class ScoringPlan:
 
     pair: ScoringPair
     prompted: Prompted
-    sampling: SamplingOptions
+    context: ReplyContext
     reason: str = ""
     raw: bool = False
     notices: tuple[str, ...] = ()
@@ -122,22 +121,20 @@ class ScoringRoute:
             self._engine = await open_engine(target, api, self._environ, self._stack)
         return self._engine
 
-    async def plan(
-        self, settings: PairSettings, ask: Ask, options: Mapping[str, Any], draft: Model | str
-    ) -> ScoringPlan:
+    async def plan(self, context: ReplyContext, draft: Model | str) -> ScoringPlan:
         """How a request is written. `draft`: the served draft model, or why there is none.
 
         Raises UnsupportedPair for what the engine can't be asked for, EndpointError.
         """
+        settings, ask, sampling = context.settings, context.request, context.sampling
         pair = await self.pair(settings, draft if isinstance(draft, Model) else None)
-        if obstacle := obstacle_alone(ask):
+        if obstacle := obstacle_alone(context):
             raise UnsupportedPair(f"{obstacle} isn't passed on to {pair.kind}, which serves {settings.target}")
-        sampling = effective(options, {}, SamplingOptions())
         check_options(pair.engine.can, sampling, settings.rule, pair.kind)
         prompted = await prompt_for(ask, pair.engine, pair.kind, pair.template)
         reason = await self._why_plain(settings, pair, sampling, prompted, draft)
         missed = (draft,) if isinstance(draft, str) and settings.draft and not reason else ()
-        return ScoringPlan(pair, prompted, sampling, reason, ask.raw, (*missed, *pair.told()))
+        return ScoringPlan(pair, prompted, context, reason, ask.raw, (*missed, *pair.told()))
 
     async def _why_plain(
         self,
@@ -175,7 +172,7 @@ async def scored(
         if plan.reason:
             events = speculation.plain("; ".join([plan.reason, *plan.notices]))
         else:
-            how = asked(pair.engine.can, plan.sampling)
+            how = asked(pair.engine.can, plan.context.sampling)
             words = [f"scoring, {pair.kind}, {how}, lookahead {speculation.lookahead}", *plan.notices]
             yield Status(on=True, detail="; ".join(words))
             events = speculation.events()
@@ -185,12 +182,12 @@ async def scored(
 
 
 async def _speculation(plan: ScoringPlan, settings: PairSettings, stack: AsyncExitStack) -> Speculation:
-    pair, sampling, prompted = plan.pair, plan.sampling, plan.prompted
+    pair, sampling, prompted = plan.pair, plan.context.sampling, plan.prompted
     can, tokens = pair.engine.can, list(prompted.tokens)
     if pair.drafting.lookup and not plan.reason:
         await pair.lexicon.know(tokens)
     rows = min(most_rows(can, pair.facts, sampling), settings.lanes or MOST + 1)
-    planned = pair.planned(settings, sampling, tokens, rows - 1)
+    planned = pair.planned(settings, plan.context, tokens, rows - 1)
     for ahead in planned.ahead:
         await stack.enter_async_context(aclosing(ahead))
     target = ScoringTarget(

@@ -14,7 +14,7 @@ from test_requests import ask, reply
 from specollama.backends.facts import full_name
 from specollama.backends.requests import Requests
 from specollama.backends.vocabulary import LlamaVocabulary
-from specollama.checks import Conversation, Tokenizers, choose_rule, compared, why_plain
+from specollama.checks import Conversation, ReplyContext, Tokenizers, choose_rule, compared, why_plain
 from specollama.config import ModelRef, PairSettings
 from specollama.errors import ModelMissing, RunError, Unreachable, UnsupportedPair
 from specollama.hosts import Endpoint
@@ -30,7 +30,8 @@ HELLO = Conversation([Message(role="user", content="Hello")])
 
 
 def why(settings: PairSettings, conversation: Conversation = HELLO, **show: Any) -> str | None:
-    return why_plain(settings, model(**show), conversation)
+    target = model(**show)
+    return why_plain(ReplyContext(settings, conversation, target), target)
 
 
 def test_nothing_stands_against_an_ordinary_model(pair_settings: Pairs) -> None:

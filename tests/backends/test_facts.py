@@ -139,10 +139,13 @@ def test_thinking_cloud_and_self_speculating_models_are_told_apart() -> None:
     assert model(name="m:120b-cloud").remote
     assert model(remote_host="https://ollama.com").remote
     assert not model(name="cloudy:7b").remote
-    assert model(modelfile="FROM a\nDRAFT /blobs/b\n").speculates_itself
-    assert model(parameters="draft_num_predict              4").speculates_itself
-    assert not model(parameters="draft_num_predict              0").speculates_itself
-    assert not model(modelfile="FROM a\n# a DRAFT of mine\nSYSTEM DRAFT\n").speculates_itself
+    drafted = model(modelfile="FROM a\nDRAFT /blobs/b\n")
+    assert drafted.speculates_itself({})
+    assert drafted.speculates_itself({"draft_num_predict": 2})
+    assert not drafted.speculates_itself({"draft_num_predict": 0})
+    assert model().speculates_itself({"draft_num_predict": 4})
+    assert not model().speculates_itself({"draft_num_predict": 0})
+    assert not model(modelfile="FROM a\n# a DRAFT of mine\nSYSTEM DRAFT\n").speculates_itself({})
 
 
 @pytest.mark.parametrize(

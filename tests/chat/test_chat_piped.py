@@ -147,6 +147,18 @@ def test_a_reply_without_an_answer_is_told_of(say: Say, answer: Answer, told: st
     assert kept() == ["Colour?", "Blue."]
 
 
+@pytest.mark.parametrize(("command", "file"), [("export", "a.md"), ("trace", "a.html"), ("trace", "last-reply.html")])
+def test_a_file_that_is_there_is_written_over_only_where_that_is_forced(say: Say, command: str, file: str) -> None:
+    Path(file).write_text("mine")
+    asked = f"/{command}" if file == "last-reply.html" else f"/{command} {file}"
+    shown = say("Colour?", asked, answers=[reply("Blue.")])
+    assert f"{file}: exists; name another file, or /{command} --force FILE writes over it\n" in shown.stderr
+    assert Path(file).read_text() == "mine"
+    forced = asked.replace(f"/{command}", f"/{command} --force")
+    assert f"written to {file}\n" in say("Colour?", forced, answers=[reply("Blue.")]).stderr
+    assert Path(file).read_text() != "mine"
+
+
 def test_an_export_says_the_pair_and_the_settings_though_nothing_is_kept(say: Say) -> None:
     flags = ["--no-history", "--temperature", "0.5"]
     assert say("Colour?", "/export a.json", answers=[reply("Blue.")], flags=flags).exit_code == 0

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from screen import Screen
 from scripted_ollama import ScriptedOllama
 
+from specollama import trust
 from specollama.chat.store import Store
 from specollama.embedded.serve import Running
 from specollama.trace.records import read
@@ -221,7 +223,7 @@ def test_without_a_pair_it_says_in_three_lines_what_to_do_and_offers_the_embedde
 
 
 def test_a_conversation_from_the_first_word_to_the_next_day(
-    chat: Chat, embedded: Running, places: dict[str, str], tmp_path: Path
+    chat: Chat, embedded: Running, places: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Typed, streamed, stopped, gone on with, by another pair, resized, saved, resumed, exported: a real model."""
     (tmp_path / "specollama.toml").write_text(
@@ -232,6 +234,8 @@ def test_a_conversation_from_the_first_word_to_the_next_day(
         '[pairs.two]\ntarget = { model = "draft", endpoint = "here" }\nroute = "plain"\n'
         "[pairs.two.options]\ntemperature = 0\n"
     )
+    monkeypatch.setenv("XDG_STATE_HOME", places["XDG_STATE_HOME"])
+    trust.trust(tmp_path / "specollama.toml")
     screen = chat("--num-predict", "300", cache="shared")
     screen.wait(">>>")
     screen.enter("Write a long story about a lighthouse.")

@@ -264,6 +264,17 @@ def test_the_schema_says_what_each_field_is(call: Call) -> None:
     assert schema["$defs"]["TokenLine"]["properties"]["logprob"]["description"] == "The target's own, of this token."
 
 
+def test_a_page_that_is_there_is_written_over_only_where_that_is_forced(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text(written(Recorder(adhoc_pair("t", "d", Config(), {}), texts=False)))
+    for arguments in (["t.jsonl"], ["t.jsonl", "-o", "t.html"]):
+        (tmp_path / "t.html").write_text("mine")
+        fault = call("trace", *arguments).exception
+        assert str(fault) == "t.html: exists; name another file, or --force writes over it"
+        assert (tmp_path / "t.html").read_text() == "mine"
+        assert call("trace", *arguments, "--force").stdout == "t.html\n"
+        assert (tmp_path / "t.html").read_text() != "mine"
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -11,9 +11,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
+from specollama import trust
 from specollama.cli import main
 
 
@@ -40,6 +42,14 @@ def caller(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         return Outcome(int(end.value.code or 0), shown.out, shown.err)
 
     return call
+
+
+def own_config(text: str) -> Path:
+    """A configuration of the working directory that the user trusts."""
+    file = Path("specollama.toml")
+    file.write_text(text)
+    trust.trust(file)
+    return file
 
 
 def pair_flags(url: str, *, route: str = "greedy", temperature: float = 0) -> list[str]:

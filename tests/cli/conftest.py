@@ -15,6 +15,7 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An empty working directory, and no settings of the user's."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "no-settings"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     for variable in SETTING_VARIABLES:
         monkeypatch.delenv(variable, raising=False)
 

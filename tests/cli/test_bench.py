@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calls import Call
+from calls import Call, own_config
 
 from specollama.embedded.models import default_models
 from specollama.embedded.serve import Running
@@ -142,7 +142,7 @@ def test_a_llama_server_is_another_side_with_the_engines_own_words(
 ) -> None:
     engine = embedded.engines["target"]
     monkeypatch.setenv("NATIVE_KEY", engine.headers["Authorization"].removeprefix("Bearer "))
-    Path("specollama.toml").write_text(f'[endpoints.native]\nurl = "{engine.url}"\ntoken_env = "NATIVE_KEY"\n')
+    own_config(f'[endpoints.native]\nurl = "{engine.url}"\ntoken_env = "NATIVE_KEY"\n')
     shown = call(*against(embedded.url, "native", limit=2), "--prompts", str(asked))
 
     assert shown.code == 0, shown.err

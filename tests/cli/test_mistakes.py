@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from calls import Call
+from calls import Call, own_config
 
 ANY = ["--target", "x", "--draft", "y"]
 
@@ -91,12 +91,11 @@ def test_without_any_pair_the_first_steps_are_told(call: Call, tmp_path: Path) -
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """Two pairs, none the default."""
-    path = tmp_path / "specollama.toml"
-    path.write_text(
+    own_config(
         '[pairs.coder]\ntarget = { model = "big" }\ndraft = { model = "small" }\n'
         '[pairs.prose]\ntarget = { model = "big" }\ndraft = { model = "small" }\n'
     )
-    return path
+    return tmp_path / "specollama.toml"
 
 
 def test_an_unknown_pair_gets_near_names(call: Call, file: Path) -> None:
@@ -116,7 +115,7 @@ def test_a_lone_prompt_without_a_default_pair_gets_the_names_there_are(call: Cal
 
 
 def test_a_wrong_file_is_told_by_its_name_the_key_and_what_is_allowed(call: Call, file: Path) -> None:
-    file.write_text(file.read_text() + 'rout = "auto"\n')
+    own_config(file.read_text() + 'rout = "auto"\n')
     shown = call("run", "coder", "hi")
 
     assert shown.code == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -108,6 +109,47 @@ def test_a_release_that_was_broken_off_is_completed_once(call: Call, renamed: bo
     assert OUT.read_bytes() == content
     assert [line["id"] for line in lines(Path("more.jsonl"))] == ["b"]
     assert not draft.exists()
+
+
+def test_a_file_that_comes_in_between_is_left_alone(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look and the writing somebody else's file appears: it stays, and what was to go out is kept."""
+    real = os.link
+
+    def late(source: Path, target: Path) -> None:
+        OUT.write_text("mine")
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", late)
+    shown = call("release", "run", "-o", str(OUT))
+    assert (shown.code, OUT.read_text()) == (1, "mine")
+    assert shown.err.startswith(f"error: {OUT.absolute()}: exists; move it away, and what was to be released there (")
+    assert entries()[-1]["kind"] == "releasing"
+
+    monkeypatch.setattr(os, "link", real)
+    OUT.rename("theirs.jsonl")
+    assert call("release", "run", "--exec", "true").code == 0
+    assert [line["id"] for line in lines(OUT)] == ["a", "b"]
+    assert {path.name for path in Path().iterdir()} >= {"approved.jsonl", "theirs.jsonl", "run"}
+    assert not list(Path().glob(".approved*")), "no draft is left"
+
+
+def test_a_release_that_may_have_been_taken_away_is_not_repeated(call: Call) -> None:
+    """Killed as the file appeared, which somebody then took away: only a person can say that."""
+    broken_off(hash_of(b"what was approved"))
+    Path(".draft.leaving").write_bytes(b"what was approved")
+    shown = call("release", "run", "-o", "more.jsonl")
+    assert (shown.code, OUT.exists()) == (1, False)
+    assert "isn't there, and neither is its draft" in shown.err
+    assert call("release", "run", "--mark", f"{OUT}=sent").code == 0
+    assert not Path(".draft.leaving").exists()
+
+
+def test_a_release_that_was_killed_as_its_file_appeared_is_complete(call: Call) -> None:
+    broken_off(hash_of(b"what was approved"))
+    Path(".draft.leaving").write_bytes(b"what was approved")
+    os.link(".draft.leaving", OUT)
+    assert call("release", "run", "--exec", "true").code == 0
+    assert (OUT.read_bytes(), Path(".draft.leaving").exists()) == (b"what was approved", False)
 
 
 def broken_off(sha256: str) -> None:

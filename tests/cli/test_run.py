@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from calls import Call, pair_flags
+from calls import Call, own_config, pair_flags
 
 from specollama.cli.run import run
 from specollama.wire import SAMPLING_OPTIONS
@@ -107,7 +107,7 @@ def test_the_file_is_found_without_a_flag(
     if place == "the variable":
         monkeypatch.setenv("SPECOLLAMA_CONFIG", str(pairs_file))
     else:
-        pairs_file.rename("specollama.toml")
+        own_config(pairs_file.read_text())
 
     assert call("run", PLANETS).out == answer(http, PLANETS, num_predict=4) + "\n"
 

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from specollama.review.entries import Answered, Call, Opened, Piece, digest
 from specollama.review.folder import Run, opened
+
+
+@contextmanager
+def synced(*folders: Path) -> Iterator[list[str]]:
+    """What is put on the disk, in its order: a file's name and its bytes as they are by then, or a folder's name."""
+    on_disk, real = list[str](), os.fsync
+
+    def fsync(descriptor: int) -> None:
+        real(descriptor)
+        found = os.fstat(descriptor)
+        places = [*folders, *(file for folder in folders for file in folder.iterdir())]
+        [place] = [each for each in places if os.path.samestat(each.stat(), found)]
+        on_disk.append(place.name if place.is_dir() else f"{place.name}: {place.read_bytes().decode()}")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fsync", fsync)
+        yield on_disk
 
 
 def first(ids: Sequence[str], quorum: int = 1) -> Opened:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from review_runs import answered, first, run_of
+from review_runs import answered, first, run_of, synced
 
 from specollama.errors import RunError, UsageError
 from specollama.review import chain
@@ -114,6 +114,41 @@ def test_a_chain_that_was_made_anew_is_found_where_an_entry_may_not_be(folder: P
     (folder / HEAD).write_text(Head(count=5, hash=chain.hash_of(forged)).model_dump_json())
 
     assert verified(folder)[1] == ["line 5: b: attempt 7 follows 1"]
+
+
+@pytest.mark.parametrize(("place", "said"), [(1, 0), (1, 2), (3, 2), (4, 5)])
+def test_a_line_that_says_another_number_is_found_in_a_chain_made_anew(log: bytes, place: int, said: int) -> None:
+    lines, before = list[bytes](), ""
+    for number, raw in enumerate(log.split(b"\n")[:-1], 1):
+        line = json.loads(raw) | {"prev": before} | ({"n": said} if number == place else {})
+        lines.append(json.dumps(line).encode())
+        before = chain.hash_of(lines[-1])
+    made = b"".join(line + b"\n" for line in lines)
+    assert faults(made, Head(count=4, hash=before)) == [f"line {place} says that it is line {said}"]
+
+
+def test_lines_are_numbered_from_1_one_after_the_other(log: bytes) -> None:
+    assert [json.loads(line)["n"] for line in log.split(b"\n")[:-1]] == [1, 2, 3, 4]
+
+
+def test_an_entry_is_on_the_disk_between_two_heads_when_append_returns(folder: Path) -> None:
+    """Whatever moment the power fails at: the head that announces the line, the line, the head that has it."""
+    with existing(folder, "Ann") as run, synced(folder) as on_disk:
+        run.append("Ann", approval(run.state.items["b"]))
+    log, head = (folder / LOG).read_text(), (folder / HEAD).read_text()
+    names = [each.partition(":")[0] for each in on_disk]
+    assert names == [f"{HEAD}.new", folder.name, LOG, f"{HEAD}.new", folder.name]
+    announced = Head.model_validate_json(on_disk[0].partition(": ")[2])
+    assert (announced.count, announced.next) == (4, Head.model_validate_json(head).hash)
+    assert on_disk[2] == f"{LOG}: {log}", "whole, not what a buffer had let go of"
+    assert on_disk[3] == f"{HEAD}.new: {head}"
+
+
+def test_a_torn_line_is_cut_off_on_the_disk_before_anything_follows(folder: Path, log: bytes, head: Head) -> None:
+    (folder / LOG).write_bytes(log + b"{")
+    (folder / HEAD).write_text(head.model_copy(update={"next": chain.hash_of(b"{}")}).model_dump_json())
+    with synced(folder) as on_disk, existing(folder, "Ann"):
+        assert on_disk[0] == f"{LOG}: {log.decode()}"
 
 
 def test_nothing_goes_on_with_a_log_that_was_changed(folder: Path, log: bytes) -> None:

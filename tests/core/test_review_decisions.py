@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from review_runs import answered, first, run_of
+from review_runs import answered, first, run_of, synced
 
 from specollama.errors import RunError, UsageError
 from specollama.review.decisions import approval, edit, record, rejection
-from specollama.review.entries import Approved, Edited, Entry, Marked, Rejected, Running, digest
+from specollama.review.entries import Approved, Edited, Entry, Marked, Rejected, Releasing, Running, Sent, digest
 from specollama.review.folder import Run, opened
 from specollama.review.release import Outbound, by_hand, refuse_undecided, to_release, write
 from specollama.review.state import Outgoing, Refused, Status
@@ -102,6 +102,40 @@ def test_what_does_not_fit_is_refused_and_not_written(run: Run, entry: Entry, wo
         run.append("Ann", entry)  # type: ignore[arg-type]
     assert (run.folder / "log.jsonl").read_bytes() == before
     assert status(run) is Status.OPEN
+
+
+@pytest.mark.parametrize("way", ["file", "command"])
+def test_no_other_text_goes_out_than_the_one_that_was_approved(run: Run, way: str) -> None:
+    for who in ("Ann", "Ben"):
+        run.append(who, approval(run.state.items["a"]))
+    before, other = (run.folder / "log.jsonl").read_bytes(), digest("Blue")
+    entry = (
+        Running(id="a", digest=other, command=("true",))
+        if way == "command"
+        else Releasing(file="/f", draft="/d", sha256="", items=(Sent(id="a", digest=other),))
+    )
+    with pytest.raises(Refused, match="a: another text was approved"):
+        run.append("Ann", entry)
+    assert (run.folder / "log.jsonl").read_bytes() == before
+    assert not run.state.items["a"].gone
+
+
+def test_a_release_is_on_the_disk_before_it_is_announced_and_before_it_is_said_to_be_there(
+    run: Run, tmp_path: Path
+) -> None:
+    for who in ("Ann", "Ben"):
+        run.append(who, approval(run.state.items["a"]))
+    (out := tmp_path / "out").mkdir()
+    with synced(run.folder, out) as on_disk:
+        write(run, "Ann", out / "a.jsonl")
+    names = [each.partition(":")[0] for each in on_disk]
+    content = (out / "a.jsonl").read_text()
+    first, second = (place for place, name in enumerate(names) if name == "log.jsonl")
+    assert on_disk[0].endswith(f": {content}")
+    assert names[1] == "out"
+    assert '"releasing"' in on_disk[first].splitlines()[-1]
+    assert "out" in names[first:second]
+    assert '"released"' in on_disk[second].splitlines()[-1]
 
 
 def test_decisions_of_a_script_are_written_all_or_none(run: Run) -> None:

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_sampler import sampled
 
-from specollama.sampling import certain, effective, support
+from specollama.errors import UsageError
+from specollama.sampling import certain, effective, sampler_obstacle, support
 from specollama.types import SamplingOptions, Token
 
 SHOWN = 20
@@ -155,6 +156,65 @@ def test_a_row_without_log_probabilities_says_nothing() -> None:
     assert support([Token("a"), Token("b", -0.1)], options(top_k=1)) is None
 
 
+# numbers that can't be right
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [
+        [math.nan],
+        [-0.1, math.nan],
+        [math.nan, -2.0],
+        [0.1],
+        [1000.0, -1.0],
+        [math.inf, -1.0],
+        [-2.0, -1.0],  # not the most probable first
+        [-1.0, -3.0, -2.0],
+        [-0.1, -0.2],  # 1.7 of a mass of 1
+        [-math.inf, -math.inf],
+        [-3.4e38],  # a mass of 0
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("temperature", [0, 1e-310, 1e-3, 0.8])
+def test_what_can_not_be_log_probabilities_says_nothing(logprobs: list[float], temperature: float) -> None:
+    row = [Token(str(place), logprob) for place, logprob in enumerate(logprobs)]
+    for top_k in (0, 1, 2, 40):
+        assert support(row, options(temperature=temperature, top_k=top_k)) is None
+
+
+def test_tokens_that_are_never_drawn_are_no_obstacle() -> None:
+    """Their log-probability is minus infinity, or the lowest 32-bit number."""
+    row = [Token("a", 0.0), Token("b", -3.4028235e38), Token("c", -math.inf)]
+    assert support(row, options(top_k=3)) == (1.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("temperature", [1e-310, 1e-30, 1e-3, 0.049, math.inf, math.nan])
+def test_near_temperature_zero_the_rounding_of_log_probabilities_would_be_multiplied(temperature: float) -> None:
+    assert kept(FOUR, temperature=temperature, top_k=2) is None
+
+
+@pytest.mark.parametrize("name", ["top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty"])
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_an_option_that_is_no_number_makes_it_unknown(name: str, value: float) -> None:
+    assert kept(FOUR, top_k=2, **{name: value}) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"top_p": -0.5}, [1]),
+        ({"top_p": 7.0}, [0.625, 0.375]),
+        ({"min_p": -3.0}, [0.625, 0.375]),
+        ({"min_p": 3.0}, [1]),
+        ({"typical_p": 2.0}, [0.625, 0.375]),
+        ({"top_k": -5, "top_p": 0.7}, [0.625, 0.375]),
+    ],
+)
+def test_cuts_beyond_their_range_cut_as_llama_cpp_takes_them(changes: dict[str, Any], expected: list[float]) -> None:
+    assert kept(FOUR, **{"top_k": 2, **changes}) == expected
+
+
 # against the whole vocabulary
 
 CHOICES = {
@@ -271,3 +331,39 @@ def test_stops_come_as_one_or_several_and_replace_the_modelfiles() -> None:
 @pytest.mark.parametrize(("asked", "seed"), [(7, 7), (0, 0), (-1, None), (None, None)])
 def test_a_negative_seed_asks_for_a_random_one(asked: int | None, seed: int | None) -> None:
     assert effective({"seed": asked}, {}, DEFAULTS).seed == seed
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e39, "0.8", True, [1]], ids=repr)
+@pytest.mark.parametrize("name", ["temperature", "top_k", "repeat_penalty", "seed"])
+def test_a_value_that_is_no_number_is_refused_in_one_line(name: str, value: Any) -> None:
+    for layers in (({name: value}, {}), ({}, {name: value})):
+        with pytest.raises(UsageError, match=rf"^the option {name} must be a number, not [^\n]+$"):
+            effective(*layers, DEFAULTS)
+
+
+@pytest.mark.parametrize("value", [5, [5], {"a": "b"}], ids=repr)
+def test_stops_that_are_no_texts_are_refused_in_one_line(value: Any) -> None:
+    with pytest.raises(UsageError, match=r"^the option stop must be a list of texts, not [^\n]+$"):
+        effective({"stop": value}, {}, DEFAULTS)
+
+
+def test_numbers_are_kept_as_ollama_keeps_them() -> None:
+    answer = effective({"temperature": 1e-310, "top_k": 2.7, "seed": 3.0, "min_p": 1e-300}, {}, DEFAULTS)
+    assert (answer.temperature, answer.top_k, answer.seed, answer.min_p) == (0, 2, 3, 0)
+    assert answer.greedy
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"repeat_penalty": 0.0}, "repeat_penalty is 0"),
+        ({"repeat_penalty": -1e-40}, "repeat_penalty is -1e-40"),
+        ({"repeat_penalty": 0.0, "repeat_last_n": 0}, None),  # penalties over no tokens
+        ({"repeat_penalty": -1.5}, None),
+        ({"repeat_last_n": -1}, None),
+        ({"repeat_last_n": -2}, "repeat_last_n is -2"),
+    ],
+)
+def test_options_under_which_no_reply_can_be_computed_are_named(changes: dict[str, Any], reason: str | None) -> None:
+    assert sampler_obstacle(options(**changes)) == reason

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calls import Call
+from calls import Call, own_config
 from passes import PASS, PassingOllama
 from serving import Replayed, serving, whole
 
@@ -122,7 +122,7 @@ native = "{NOWHERE}"
 
 
 def diagnosed(call: Call, text: str, *arguments: str) -> tuple[int, dict[str, Any]]:
-    Path("specollama.toml").write_text(text)
+    own_config(text)
     shown = call("doctor", "p", "--json", *arguments)
     [pair] = json.loads(shown.out)["pairs"]
     return shown.code, pair
@@ -148,7 +148,7 @@ def test_the_advice_names_the_variables_that_are_missing(call: Call) -> None:
 def test_a_pair_that_fails_while_it_is_measured_takes_no_other_with_it(call: Call) -> None:
     alone = '[pairs.alone]\ntarget = { model = "target", endpoint = "one" }\nroute = "plain"\n'
     with serving(NoRoom()) as url:
-        Path("specollama.toml").write_text(config(url) + alone)
+        own_config(config(url) + alone)
         shown = call("doctor", "--measure")
         told = json.loads(call("doctor", "--measure", "--json").out)["pairs"]
     assert (shown.code, shown.err) == (0, "")
@@ -164,7 +164,7 @@ def test_a_pair_that_fails_while_it_is_measured_takes_no_other_with_it(call: Cal
 def test_what_was_not_measured_changes_no_configuration(call: Call) -> None:
     with serving(NoRoom()) as url:
         text = config(url, route='"lanes"')
-        Path("specollama.toml").write_text(text)
+        own_config(text)
         shown = call("tune", "p")
     assert shown.code == 0
     assert "pairs.p: left as it is, since nothing was learnt of its route (" in shown.out
@@ -202,7 +202,7 @@ def test_what_prevents_speculation_is_exit_code_1(call: Call, made: PassingOllam
 
 
 def test_a_server_that_is_down_is_one_line(call: Call) -> None:
-    Path("specollama.toml").write_text(config(NOWHERE))
+    own_config(config(NOWHERE))
     shown = call("doctor", "p")
     assert shown.code == 1
     [name, line] = shown.out.split("\n\n")[0].splitlines()
@@ -255,7 +255,7 @@ def test_a_served_pair_that_is_in_the_store_is_weighed_in_process_as_well(call: 
 
 def test_the_bench_takes_no_plain_replies_for_the_engines_own(call: Call) -> None:
     with serving(PassingOllama()) as url:
-        Path("specollama.toml").write_text(config(url))
+        own_config(config(url))
         shown = call("bench", "p", "--routes", "plain,native", "--limit", "1", "--repeat", "1")
     assert (shown.code, shown.out) == (1, "")
     assert shown.err.startswith(f"error: can't reach {NOWHERE} (from ")

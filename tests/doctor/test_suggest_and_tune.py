@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from calls import Call
+from calls import Call, own_config
 from passes import PassingOllama
 from serving import serving
 
@@ -22,8 +22,7 @@ url = "{url}"  # where it is
 
 
 def test_the_installed_pair_is_found_and_written_beside_what_is_there(call: Call, embedded_url: str) -> None:
-    file = Path("specollama.toml")
-    file.write_text(CONFIG.format(url=embedded_url))
+    file = own_config(CONFIG.format(url=embedded_url))
     shown = call("pairs", "suggest")
     assert shown.code == 0
     assert shown.out.startswith("target with draft: ")
@@ -53,11 +52,11 @@ def test_what_is_installed_makes_no_pair(call: Call, monkeypatch: pytest.MonkeyP
 
 def test_one_server_of_two_is_down(call: Call) -> None:
     with serving(PassingOllama()) as url:
-        Path("specollama.toml").write_text(f'[endpoints.a]\nurl = "{url}"\n[endpoints.b]\nurl = "{NOWHERE}"\n')
+        own_config(f'[endpoints.a]\nurl = "{url}"\n[endpoints.b]\nurl = "{NOWHERE}"\n')
         shown = call("pairs", "suggest")
     assert shown.code == 0
     assert shown.err.startswith(f"can't reach {NOWHERE}")
-    Path("specollama.toml").write_text(f'[endpoints.b]\nurl = "{NOWHERE}"\n')
+    own_config(f'[endpoints.b]\nurl = "{NOWHERE}"\n')
     down = call("pairs", "suggest", "--write")
     assert (down.code, down.out, len(down.err.splitlines())) == (1, "", 1)
 
@@ -71,8 +70,7 @@ draft = {{ path = "{models["draft"]}" }}
 lookahead = 1
 options = {{ num_ctx = 512 }}
 """
-    file = Path("specollama.toml")
-    file.write_text(written)
+    file = own_config(written)
     dry = call("tune", "p", "--dry-run", "--json")
     assert dry.code == 0, dry.err
     assert file.read_text() == written
@@ -93,14 +91,14 @@ options = {{ num_ctx = 512 }}
 def test_there_has_to_be_a_file_to_write_to(call: Call) -> None:
     shown = call("tune")
     assert (shown.code, len(shown.err.splitlines())) == (2, 1)
-    Path("specollama.toml").write_text(f'[pairs.p]\ntarget = {{ model = "t@{NOWHERE}" }}\ndraft = "d@{NOWHERE}"\n')
+    own_config(f'[pairs.p]\ntarget = {{ model = "t@{NOWHERE}" }}\ndraft = "d@{NOWHERE}"\n')
     down = call("tune", "p")
     assert (down.code, len(down.err.splitlines())) == (1, 1)
     assert down.err.startswith(f"error: can't reach {NOWHERE}")
 
 
 def test_a_pair_of_files_that_are_not_there(call: Call) -> None:
-    Path("specollama.toml").write_text('[pairs.p]\ntarget = { path = "gone.gguf" }\ndraft = "lookup"\n')
+    own_config('[pairs.p]\ntarget = { path = "gone.gguf" }\ndraft = "lookup"\n')
     shown = call("doctor", "p")
     assert shown.code == 1
     assert "gone.gguf: No such file or directory" in shown.out
@@ -110,7 +108,7 @@ def test_a_pair_of_files_that_are_not_there(call: Call) -> None:
 def test_a_pair_of_another_engine_is_left_as_it_is(call: Call) -> None:
     text = '[pairs.p]\ntarget = { model = "t", endpoint = "e", api = "vllm" }\ndraft = "lookup"\n'
     text += f'[endpoints.e]\nurl = "{NOWHERE}"\n'
-    Path("specollama.toml").write_text(text)
+    own_config(text)
     shown = call("tune", "p")
     assert (shown.code, shown.out) == (1, "")
     assert shown.err.startswith("error: t is served by vllm, whose route is scoring: its costs are measured with")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import threading
 from contextlib import aclosing
@@ -15,7 +16,7 @@ from local_replies import COLD, reply, settings, turn
 from specollama.backends.llama import LoadOptions
 from specollama.config import FileRef, Lookup, PairSettings
 from specollama.embedded.models import packaged_model
-from specollama.errors import RunError, UnsupportedPair
+from specollama.errors import RunError, UnsupportedPair, UsageError
 from specollama.opened import OpenedPair, open_pair
 from specollama.pairs import Completion, Conversation, Pair
 from specollama.stats import Done, Status, Text
@@ -114,6 +115,25 @@ async def test_what_only_a_server_can_do_is_refused(ask: Conversation | Completi
 async def test_a_prompt_that_fills_the_context_is_refused_with_what_to_do() -> None:
     with pytest.raises(RunError, match=r"fills the context of 256: give a larger num_ctx"):
         await events(pair_settings(packaged_model()), asked("word " * 400))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"temperature": 0.8, "repeat_penalty": 0}, "repeat_penalty is 0"),
+        ({"repeat_penalty": 0.0}, "repeat_penalty is 0"),  # at temperature 0, too
+        ({"repeat_last_n": -2}, "repeat_last_n is -2"),
+    ],
+)
+async def test_options_under_which_nothing_can_be_computed_are_refused(options: dict[str, float], words: str) -> None:
+    with pytest.raises(UnsupportedPair, match=f"^no reply can be computed under these options: {words}$"):
+        await events(pair_settings(packaged_model()), Conversation(asked().messages, options))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e39, "hot"])
+async def test_a_request_with_an_option_that_is_no_number_is_refused(value: object) -> None:
+    with pytest.raises(UsageError, match=r"^the option temperature must be a number, not "):
+        await events(pair_settings(packaged_model()), Conversation(asked().messages, {"temperature": value}))
 
 
 def _damage(folder: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 import pytest
-from made_up import END, Follow, Side, Vocabulary, distance, exact, law_of, replies_by_seed
+from made_up import END, Follow, Lookahead, Side, Vocabulary, distance, exact, law_of, replies_by_seed
 
 from specollama import acceptance
 from specollama.types import Rule, SamplingOptions
@@ -80,9 +80,7 @@ SCENES = {
 }
 
 
-async def law_in(
-    scene: Scene, rule: Rule, lookahead: int | str | tuple[int, ...], tokenizer: str, *, lookup: bool = False
-) -> float:
+async def law_in(scene: Scene, rule: Rule, lookahead: Lookahead, tokenizer: str, *, lookup: bool = False) -> float:
     """How far the pair's law is from the target's."""
     ours = await law_of(scene.alone, scene.draft_of(tokenizer), scene.options, rule, lookahead, lookup=lookup)
     assert sum(ours.values()) == pytest.approx(1)
@@ -94,7 +92,7 @@ async def law_in(
 @pytest.mark.parametrize("lookahead", LOOKAHEADS, ids=str)
 @pytest.mark.parametrize("rule", [Rule.REJECTION, Rule.MATCH])
 async def test_each_reply_has_the_probability_that_the_target_gives_it(
-    name: str, tokenizer: str, lookahead: int | str | tuple[int, ...], rule: Rule
+    name: str, tokenizer: str, lookahead: Lookahead, rule: Rule
 ) -> None:
     assert await law_in(SCENES[name], rule, lookahead, tokenizer) < EQUAL
 

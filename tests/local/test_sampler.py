@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import Counter
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from reference_sampler import sampled
 
 from specollama.backends.sampler import Sampler, confidence, gumbel, log_probability, penalised
+from specollama.errors import RunError
 from specollama.types import SamplingOptions
 
 LOGITS = np.array([2.0, 1.0, 0.5, -1.0, -3.0], dtype=np.float32)
@@ -63,6 +65,29 @@ def test_typical_sampling_keeps_what_is_nearest_to_the_entropy() -> None:
     assert len(tokens) < 4
 
 
+def test_the_cuts_come_in_llama_cpps_order_typical_then_top_p_then_min_p() -> None:
+    """Any other order keeps the first token alone.
+
+    The entropy is 1.60 nats, and the informations are 1.15, 1.26, 1.90, 2.15, 2.30 and 3.40: the third, second and
+    first token are the nearest, and reach 0.75. Of that 19/45 is less than 0.5 and 36/45 isn't: two are left. Then
+    17/19 is more than half. With min_p before, the third (9/19) would be gone, and 19/36 would reach 0.5 alone.
+    """
+    weights = np.array([19, 17, 9, 7, 6, 2])
+    options = SamplingOptions(temperature=1.0, top_k=0, typical_p=0.5, top_p=0.5, min_p=0.5)
+    tokens, probabilities = Sampler(options, 1).distribution(np.log(weights / 60).astype(np.float32), [])
+    assert tokens.tolist() == [0, 1]
+    assert probabilities.tolist() == pytest.approx([19 / 36, 17 / 36])
+
+
+@pytest.mark.parametrize(
+    ("top_k", "kept"),
+    [(1, [3]), (2, [3, 1]), (3, [3, 1, 2]), (4, [3, 1, 2, 5]), (5, [3, 1, 2, 5, 0]), (6, [3, 1, 2, 5, 0, 4])],
+)
+def test_of_equal_logits_at_top_ks_cut_those_with_the_lower_numbers_stay(top_k: int, kept: list[int]) -> None:
+    options = SamplingOptions(temperature=1.0, top_k=top_k, top_p=1.0)
+    assert Sampler(options, 1).distribution(row(1, 2, 2, 3, 0, 2), [])[0].tolist() == kept
+
+
 def test_draws_are_distributed_as_they_should_be() -> None:
     options = SamplingOptions(temperature=1.0, top_k=0, top_p=1.0)
     sampler = Sampler(options, 5)
@@ -106,3 +131,34 @@ def test_at_a_low_temperature_the_best_token_is_drawn_and_nothing_is_complained_
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert Sampler(options, 1).draw(row(0, 20, 3), [], 0) == 1
+
+
+@pytest.mark.parametrize("temperature", [1e-310, 1e-45, 1e-3])
+def test_however_low_a_temperature_is_probabilities_stay_numbers(temperature: float) -> None:
+    options = SamplingOptions(temperature=temperature, top_k=0, top_p=1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tokens, probabilities = Sampler(options, 1).distribution(row(30, 10, 50, -20), [])
+    assert tokens.tolist() == [2, 0, 1, 3]
+    assert probabilities.tolist() == [1, 0, 0, 0]
+
+
+def test_a_min_p_above_one_keeps_one_token_whatever_ties_with_it() -> None:
+    for min_p, kept in ((1.0, [1, 2]), (1.5, [1])):
+        options = SamplingOptions(temperature=1.0, top_k=0, top_p=1.0, min_p=min_p)
+        assert Sampler(options, 1).distribution(row(1, 4, 4), [])[0].tolist() == kept
+
+
+@pytest.mark.parametrize(
+    ("logits", "changes"),
+    [
+        (row(math.nan, 1, 2), {}),
+        (row(math.inf, 1, 2), {}),
+        (row(-math.inf, -math.inf, -math.inf), {}),
+        (row(3, 1, 2), {"repeat_penalty": 0.0}),
+    ],
+)
+def test_where_no_token_can_be_drawn_it_is_said_in_one_line(logits: np.ndarray, changes: dict[str, float]) -> None:
+    options = SamplingOptions(temperature=1.0, top_p=1.0, **changes)  # type: ignore[arg-type]
+    with np.errstate(all="ignore"), pytest.raises(RunError, match=r"^there is no token to draw: [^\n]+$"):
+        Sampler(options, 1).draw(logits, [0], 0)

@@ -193,6 +193,14 @@ def test_a_reply_without_a_limit_gets_the_servers(
     assert (reply["eval_count"], reply["done_reason"]) == (5, "length")
 
 
+def test_a_shorter_limit_of_the_pair_stays_in_effect_under_the_servers(
+    scripted: ScriptedOllama, up: Up, through: Through
+) -> None:
+    client = through(up(scripted), serve="max_num_predict = 5", pair="options = { num_predict = 3 }")
+    reply = client.post("/api/chat", json={**ASKED, "model": "duo", "stream": False}).json()
+    assert (reply["eval_count"], reply["done_reason"]) == (3, "length")
+
+
 def test_too_large_a_body_is_refused(scripted: ScriptedOllama, up: Up, through: Through) -> None:
     client = through(up(scripted), serve="max_body = 300")
     body = json.dumps({**ASKED, "padding": "x" * 300}).encode()

@@ -114,6 +114,67 @@ async def test_a_rule_that_can_not_be_kept_lossless_is_refused(scripted_url: str
         await hear(settings(scripted_url, rule=Rule.REJECTION), question(temperature=1))
 
 
+# What is in effect, whichever layer sets it
+
+
+async def test_num_predict_0_of_the_pair_is_left_to_the_target(scripted: ScriptedOllama, scripted_url: str) -> None:
+    heard = await hear(settings(scripted_url, options={"num_predict": 0}))
+    assert heard.plain == "num_predict is 0"
+    assert [call.path for call in scripted.calls if call.generates] == ["/api/chat"]
+
+
+async def test_num_predict_0_of_a_modelfile_is_left_to_the_target(
+    scripted: ScriptedOllama, scripted_url: str, song_text: str
+) -> None:
+    shows(scripted, parameters="num_predict                    0")
+    assert (await hear(settings(scripted_url))).plain == "num_predict is 0"
+    asked = question(num_predict=-1)
+    heard = await hear(settings(scripted_url), asked)
+    heard.faithful(song_text)
+    assert heard.statuses[0].startswith("speculation: on")
+
+
+async def test_a_limit_of_the_request_wins_over_num_predict_0_of_the_pair(scripted_url: str, song_text: str) -> None:
+    heard = await hear(settings(scripted_url, options={"num_predict": 0}), question(num_predict=400))
+    heard.faithful(song_text)
+    assert heard.statuses[0].startswith("speculation: on")
+
+
+async def test_an_option_of_the_request_that_is_null_leaves_the_pairs_in_effect(
+    scripted: ScriptedOllama, scripted_url: str
+) -> None:
+    heard = await hear(settings(scripted_url, options={"num_predict": 0}), question(num_predict=None))
+    assert heard.plain == "num_predict is 0"
+    assert [call.options["num_predict"] for call in scripted.calls if call.generates] == [0]
+
+
+async def test_on_the_engine_num_predict_0_of_the_pair_gives_plains_text(embedded_url: str) -> None:
+    options = {"num_predict": 0, "stop": ["."]}
+    plain = await hear(settings(embedded_url, route=Route.PLAIN, options=options))
+    heard = await hear(settings(embedded_url, options=options))
+    assert (heard.text, heard.reason) == (plain.text, plain.reason)
+    assert heard.plain == "num_predict is 0"
+
+
+@pytest.mark.parametrize("layer", ["pair", "request"])
+async def test_a_server_that_is_told_to_draft_is_left_alone(scripted_url: str, song_text: str, layer: str) -> None:
+    given = {"draft_num_predict": 4}
+    chosen = settings(scripted_url, options=given if layer == "pair" else {})
+    heard = await hear(chosen, question(**(given if layer == "request" else {})))
+    heard.faithful(song_text)
+    assert heard.plain == "target is speculated by its own server"
+
+
+async def test_a_server_that_is_told_not_to_draft_is_speculated(
+    scripted: ScriptedOllama, scripted_url: str, song_text: str
+) -> None:
+    shows(scripted, modelfile="FROM x\nDRAFT ./small.gguf\n", parameters="draft_num_predict              4")
+    heard = await hear(settings(scripted_url, options={"draft_num_predict": 0}))
+    heard.faithful(song_text)
+    assert heard.statuses[0].startswith("speculation: on")
+    assert {call.options["draft_num_predict"] for call in scripted.calls if call.is_row} == {0}
+
+
 # The model
 
 

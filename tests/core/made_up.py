@@ -17,18 +17,18 @@ from typing import Any
 import numpy as np
 import pytest
 from every_draw import Chance, EveryRandom, Uniform, law
-from local_replies import settings
 
 from specollama import opened as opened_module
 from specollama.backends import costs, local, worker
 from specollama.backends.llama import Logits
 from specollama.backends.sampler import Sampler
+from specollama.config import FileRef, PairSettings
 from specollama.drafting import Drafting, Opened
 from specollama.engine import rounds
 from specollama.opened import OpenedPair
 from specollama.planner import LOOKUP
 from specollama.stats import Done, Event, Text
-from specollama.types import DoneReason, Rule, SamplingOptions
+from specollama.types import DoneReason, Route, Rule, SamplingOptions
 
 END = "</s>"
 PROMPT = "."
@@ -67,6 +67,9 @@ class Vocabulary:
         return tuple(tokens)
 
     def within(self, text: str) -> list[int]:
+        return list(self.encode(text))
+
+    def fragment(self, text: str) -> list[int]:
         return list(self.encode(text))
 
     def tokens(self) -> list[str]:
@@ -151,6 +154,14 @@ class EveryDraw(Sampler):
         return int(tokens[order][number.place(probabilities[order].tolist())])
 
 
+Lookahead = int | tuple[int, ...] | str
+
+
+def settings(lookahead: Lookahead, rule: Rule) -> PairSettings:
+    route = Route.PLAIN if lookahead == 0 else Route.LOCAL
+    return PairSettings(None, FileRef(Path("target.gguf")), (), lookahead=lookahead, rule=rule, route=route)  # type: ignore[arg-type]
+
+
 @dataclass
 class Side:
     """One of the two models: its tokens, what follows what, and what a pass costs it."""
@@ -189,7 +200,7 @@ async def law_of(
     draft: Side | None,
     options: SamplingOptions,
     rule: Rule,
-    lookahead: int | str | tuple[int, ...],
+    lookahead: Lookahead,
     *,
     lookup: bool = False,
     prompt: str = PROMPT,
@@ -200,9 +211,9 @@ async def law_of(
     async def experiment(chance: Chance) -> str:
         clock = Clock()
         with pytest.MonkeyPatch.context() as patch:
-            _only_made_up(patch, chance, clock)
-            chosen = settings(lookahead, rule)  # type: ignore[arg-type]
-            speculation = pair(target, draft, clock, lookup=lookup).speculation(prompt, options, chosen)
+            only_made_up(patch, chance, clock)
+            opened = pair(target, draft, clock, lookup=lookup)
+            speculation = opened.speculation(prompt, options, settings(lookahead, rule))
             speculation.random = EveryRandom(chance)
             if follow is not None:
                 for name, source in speculation.lookahead.sources.items():  # type: ignore[attr-defined]
@@ -213,7 +224,7 @@ async def law_of(
 
 
 async def replies_by_seed(
-    target: Side, draft: Side, options: SamplingOptions, lookahead: int | str | None, seeds: Sequence[int]
+    target: Side, draft: Side, options: SamplingOptions, lookahead: Lookahead | None, seeds: Sequence[int]
 ) -> list[str]:
     """Replies by match, each with its seed and the real noise. `lookahead` None: the target's plain stream."""
     found = list[str]()
@@ -227,15 +238,14 @@ async def replies_by_seed(
     return found
 
 
-def _only_made_up(patch: pytest.MonkeyPatch, chance: Chance, clock: Clock) -> None:
+def only_made_up(patch: pytest.MonkeyPatch, chance: Chance, clock: Clock) -> None:
+    """Randomness takes every value; no clock, and no thread, that would make thousands of replies take long."""
     noise = dict[tuple[int, int], Uniform]()
     patch.setattr(opened_module, "Sampler", lambda options, seed: EveryDraw(options, seed, chance, noise))
     _without_time(patch, clock)
 
 
 def _without_time(patch: pytest.MonkeyPatch, clock: Clock) -> None:
-    """No clock, and no thread, that would make thousands of replies take long."""
-
     async def at_once(work: Callable[[Callable[[], bool]], Any]) -> Any:
         return work(lambda: False)
 
