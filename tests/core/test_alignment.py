@@ -136,20 +136,23 @@ def lenient(*texts: str) -> ExactCursor:
     return cursor
 
 
-def test_rejoining_finds_the_furthest_good_cut() -> None:
+def test_rejoining_finds_the_earliest_good_cut() -> None:
     cursor = lenient("a", "b")
     assert cursor.anchor == Cut("-a", 1)
-    assert cursor.rejoin(["b", "x", "y"], 3) == 3
-    assert cursor.anchor == Cut("-abxy", 4)
+    assert cursor.first_good(["b", "x", "y"]) == 2
+    assert cursor.stuck
+    assert cursor.rejoin(["b", "x", "y"], 3) == 2
+    assert cursor.anchor == Cut("-abx", 3)
     assert not cursor.stuck
     cursor.advance(["z"])
-    assert cursor.anchor == Cut("-abxyz", 5)
+    assert cursor.anchor == Cut("-abxz", 4)
 
 
-def test_rejoining_leaves_out_tokens_that_lead_off_the_path_again() -> None:
-    cursor = lenient("a", "b")
-    assert cursor.rejoin(["b", "x", "a", "b"], 4) == 3
-    assert cursor.anchor == Cut("-abxa", 4)
+def test_what_follows_a_good_cut_does_not_move_it() -> None:
+    for after in ([], ["y"], ["a"], ["a", "b"], ["a", "b", "y"]):
+        cursor = lenient("a", "b")
+        assert cursor.rejoin(["b", "x", *after], 2 + len(after)) == 2
+        assert cursor.anchor == Cut("-abx", 3)
 
 
 def test_rejoining_needs_a_token_beyond_what_the_reply_has() -> None:
@@ -172,7 +175,7 @@ def test_rejoining_passes_over_texts_that_are_read_as_equally_many_other_tokens(
     assert cursor.anchor == Cut("-a", 1)
 
 
-def test_with_hidden_tokens_among_them_only_the_end_can_be_checked_by_its_number() -> None:
+def test_texts_that_had_hidden_tokens_among_them_are_checked_at_their_end_by_their_number() -> None:
     cursor = exact("x")
     texts = ["\u00ff", "b"]  # a character of two tokens, and a letter: three were sampled
     assert cursor.rejoin(texts, 3) == 2
@@ -206,6 +209,13 @@ def test_a_place_stays_on_the_path_only_if_every_possible_token_does() -> None:
     assert cursor.stays(Cut("xab", 2), [Token("x")])
 
 
+def test_looking_for_a_good_cut_moves_nothing() -> None:
+    cursor = exact("x")
+    assert cursor.first_good(["a", "b"]) == 1
+    assert cursor.first_good(["b\u00ff"]) is None
+    assert (cursor.anchor, cursor.beyond) == (Cut("x", 0), [])
+
+
 words = st.sampled_from(sorted(VOCABULARY.distinct))
 texts = st.lists(st.sampled_from(["a", "b", "c", "d", " ", "/", "ab", "bc", "abc", "cd", " a", "é", "bé", "//"]))
 prompts = st.text(alphabet="abcd /:é<", max_size=8)
@@ -234,6 +244,20 @@ def test_the_anchor_is_always_a_good_cut_and_nothing_gets_lost(prompt: str, samp
     assert VOCABULARY.encode(cursor.anchor.text) == path
     assert cursor.anchor.text + "".join(cursor.beyond) == prompt + "".join(done)
     assert position + len(cursor.beyond) == len(done)
+
+
+@settings(max_examples=500, deadline=None)
+@given(prompts, st.lists(words, max_size=3), st.lists(words, min_size=1, max_size=5), st.lists(words, max_size=3))
+def test_which_tokens_are_kept_does_not_depend_on_those_behind_the_cut(
+    prompt: str, before: list[str], more: list[str], behind: list[str]
+) -> None:
+    cursor, further = exact(prompt), exact(prompt)
+    cursor.advance(before)
+    further.advance(before)
+    written = cursor.beyond + more
+    used = cursor.rejoin(written, len(written))
+    longer = further.rejoin(written + behind, len(written + behind))
+    assert longer == used if used is not None else longer is None or longer > len(written)
 
 
 @settings(max_examples=500, deadline=None)
@@ -318,6 +342,19 @@ def test_a_count_of_a_rejected_draft_says_nothing_of_the_text_that_came_instead(
     assert (cursor.anchor, cursor.beyond) == (Cut("pa", 1), ["x"])
     assert not cursor.confirm(Cut("pax", 2), 11)
     assert cursor.stuck
+
+
+def test_a_server_that_does_not_count_is_asked_from_where_the_reply_stands() -> None:
+    # or what it draws there would be looked for in the draws of an earlier place
+    cursor = CountedCursor("p")
+    cursor.advance(["a"])
+    assert cursor.confirm(Cut("pa", 1), None)
+    cursor.advance([])
+    assert (cursor.anchor, cursor.beyond) == (Cut("pa", 1), [])
+
+
+def test_without_a_tokenizer_no_cut_is_known_to_be_good_before_it_is_asked() -> None:
+    assert counted().first_good(["a", "b"]) is None
 
 
 def test_rejoining_goes_on_until_a_count_is_right() -> None:

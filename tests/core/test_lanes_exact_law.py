@@ -38,7 +38,7 @@ class Newlines(ToyVocabulary):
     """
 
     def __init__(self) -> None:
-        super().__init__(words=("<end>",), fragments=())
+        super().__init__(words=("<end>", "\ufffd"), fragments=())
         self.both = len(self.pieces)
 
     def encode(self, text: str) -> tuple[int, ...]:
@@ -51,6 +51,7 @@ class Newlines(ToyVocabulary):
 VOCABULARY = Newlines()
 X, N, CONTROL = (VOCABULARY.token(text) for text in ("x", "\n", "<end>"))
 FIRST, SECOND = "é".encode()  # a character of two tokens
+BROKEN = 0xFF  # a byte that is no text, and shown as a replacement mark
 END = -1
 
 Model = Callable[[tuple[int, ...]], Mapping[int, float]]
@@ -61,15 +62,16 @@ def even(path: tuple[int, ...]) -> Mapping[int, float]:
     return {X: 0.5, N: 0.5}
 
 
-def turning(end: float = 0.0, character: float = 0.0, control: float = 0.0, letters: float = 0.0) -> Model:
+def turning(end: float = 0.0, character: float = 0.0, control: float = 0.0, broken: float = 0.0) -> Model:
     """A model that minds its last token. Its letters have odds that are 1/3, 2/3 or 1 of the draft's."""
 
     def follow(path: tuple[int, ...]) -> Mapping[int, float]:
         if path[-1] == FIRST:
             return {SECOND: 1.0}
         x = {N: 0.25, SECOND: 0.25}.get(path[-1], 0.5)
-        rest = 1 - end - character - control
-        weights = {X: rest * x, N: rest * (1 - x), END: end, FIRST: character, CONTROL: control}
+        rest = 1 - end - character - control - broken
+        rare = {END: end, FIRST: character, CONTROL: control, BROKEN: broken}
+        weights = {X: rest * x, N: rest * (1 - x), **rare}
         return {token: weight for token, weight in weights.items() if weight}
 
     return follow
@@ -132,7 +134,7 @@ class Server:
     def _entries(self, model: str, prompt: tuple[int, ...], tokens: list[int]) -> tuple[list[dict[str, Any]], str]:
         entries, held, response = list[dict[str, Any]](), b"", ""
         for place, token in enumerate(tokens):
-            held += b"" if token == CONTROL else VOCABULARY.pieces[token]
+            held += printed_bytes(token)
             top = self.models[model]((*prompt, *tokens[:place]))
             text = held.decode(errors="ignore")
             held = b"" if text else held
@@ -155,6 +157,10 @@ def entry(text: str, token: int, top: Mapping[int, float]) -> dict[str, Any]:
 
 def printed(token: int) -> str:
     return "" if token == END else VOCABULARY.shown(token)
+
+
+def printed_bytes(token: int) -> bytes:
+    return b"" if token == CONTROL else "\ufffd".encode() if token == BROKEN else VOCABULARY.pieces[token]
 
 
 class Nothing:
@@ -229,16 +235,15 @@ class Scene:
 
     async def plain(self, choices: Choices) -> Reply:
         """What the target alone writes, token by token: the law that the reply must have."""
-        ids: tuple[int, ...] = ()
+        ids, raw = list[int](), b""
         while True:
             follow = self.model((*VOCABULARY.encode(PROMPT), *ids))
             token = list(follow)[choices.choose(list(follow.values()))]
-            raw = b"".join(VOCABULARY.pieces[each] for each in ids if each != CONTROL)
-            text = raw.decode(errors="ignore")
             if token == END:
-                return text, "stop", len(ids) + 1
-            ids = (*ids, token)
-            text = (raw + (b"" if token == CONTROL else VOCABULARY.pieces[token])).decode(errors="ignore")
+                return raw.decode(errors="ignore"), "stop", len(ids) + 1
+            ids.append(token)
+            raw += printed_bytes(token)
+            text = raw.decode(errors="ignore")
             if found := [text.index(stop) for stop in self.stop if stop in text]:
                 return text[: min(found)], "stop", len(ids)
             if len(ids) == self.length:
@@ -258,6 +263,10 @@ SCENES = {
     "match, control tokens that no prompt gives back": Scene(turning(control=0.25), 5, extensions=(3,)),
     "match, control tokens, characters and ends": Scene(
         turning(control=0.125, character=0.125, end=0.125), 5, extensions=(3,)
+    ),
+    "match, bytes that are no text": Scene(turning(broken=0.25), 5, extensions=(3,)),
+    "match, bytes that are no text, ends and a draft": Scene(
+        turning(broken=0.25, end=0.125), 4, extensions=(2, 3), drafter=Newline, fragments=True
     ),
     "match, stop strings": Scene(turning(end=0.125), 5, stop=("\nx\n", "xx"), drafter=Newline),
     "match, stop strings and characters": Scene(turning(character=0.25), 5, stop=("é\n", "\n\nx")),
