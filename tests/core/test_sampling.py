@@ -153,6 +153,7 @@ def test_penalties_over_no_tokens_are_no_penalties() -> None:
 def test_a_row_without_log_probabilities_says_nothing() -> None:
     assert support([], options(top_k=2)) is None
     assert support([Token("a", -0.1), Token("b")], options(top_k=2)) is None
+    assert support([Token("a"), Token("b", -0.1)], options(top_k=1)) is None
 
 
 # numbers that can't be right
