@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,12 @@ from specollama.backends.sampler import Sampler
 from specollama.backends.sources import DraftModel, Sources
 from specollama.backends.timings import in_doubt
 from specollama.backends.vocabulary import LlamaVocabulary
+from specollama.calibration import Calibration, Source
 from specollama.config import PairSettings
 from specollama.errors import RunError
 from specollama.lookahead import FixedLookahead, Lookahead
-from specollama.planner import LOOKUP, REPLY, Calibration, CostCurve, Planner, Source
+from specollama.planner import LOOKUP, CostCurve, Planner
+from specollama.reply_length import Learnt, ReplyLengths
 from specollama.types import Route, Rule, SamplingOptions
 
 _CONTEXT = 4096  # tokens, where nobody says: Ollama's own default
@@ -59,27 +61,41 @@ class Opened:
 
 @dataclass(slots=True)
 class Drafting:
-    """The drafters of a pair. `file`: where its costs and calibrations are kept."""
+    """The drafters of a pair. `file`: where its costs, its calibrations and the lengths of its replies are kept."""
 
     drafts: list[Opened]
     lookup: bool
     file: Path
     kept: costs.Kept
     _calibrations: dict[str, Calibration] = field(default_factory=dict)
+    _lengths: Learnt = field(init=False)
+
+    def __post_init__(self) -> None:
+        kept = self.kept.lengths
+        self._lengths = Learnt({kind: ReplyLengths(list(k.lived), list(k.ended)) for kind, k in kept.items()})
 
     def keep(self) -> None:
         """Write down what was learnt."""
-        fared = {name: costs.Fared(hits=c.hits, trials=c.trials) for name, c in self._calibrations.items()}
-        costs.keep(self.kept.model_copy(update={"drafters": {**self.kept.drafters, **fared}}), self.file)
+        fared = {name: costs.Fared.model_validate(asdict(each)) for name, each in self._calibrations.items()}
+        lengths = {kind: costs.Lengths(lived=k.lived, ended=k.ended) for kind, k in self._lengths.kinds.items()}
+        learnt = {"drafters": {**self.kept.drafters, **fared}, "lengths": lengths}
+        costs.keep(self.kept.model_copy(update=learnt), self.file)
 
-    def planner(self, curve: CostCurve, rule: Rule, sampling: SamplingOptions, others: Sequence[DraftModel]) -> Planner:
-        """For one reply. `others`: draft models that aren't opened here."""
+    def planner(
+        self,
+        curve: CostCurve,
+        rule: Rule,
+        sampling: SamplingOptions,
+        others: Sequence[DraftModel],
+        prompt: Sequence[int],
+    ) -> Planner:
+        """For one reply. `others`: draft models that aren't opened here; `prompt`: its tokens."""
 
         def calibration(name: str) -> Calibration:
             key = f"{rule} {sampling.temperature:g} {name}"
             if key not in self._calibrations:
                 known = self.kept.drafters.get(key)
-                self._calibrations[key] = Calibration(list(known.hits), list(known.trials)) if known else Calibration()
+                self._calibrations[key] = Calibration(**known.model_dump()) if known else Calibration()
             return self._calibrations[key]
 
         sources = {LOOKUP: Source(calibration=calibration(LOOKUP))}
@@ -87,8 +103,8 @@ class Drafting:
             sources[draft.name] = Source(draft.costs.passes[1], draft.costs.reading, calibration(draft.name))
         for other in others:
             sources[other.name] = Source(calibration=calibration(other.name))
-        expected = sampling.num_predict if sampling.num_predict > 0 else REPLY
-        return Planner(curve, sources, rule, expected)
+        limit = sampling.num_predict if sampling.num_predict > 0 else None
+        return Planner(curve, sources, rule, self._lengths.of(prompt), limit)
 
     def drafter(
         self,

@@ -20,6 +20,7 @@ from specollama.engine.rounds import Watcher
 from specollama.errors import EndpointError, MissingPackage, RunError, UnsupportedPair
 from specollama.events import thinking_apart
 from specollama.plan import LocalPlan, drafting_ahead, served
+from specollama.planner import tell_end
 from specollama.prompts import own_prompt
 from specollama.sampling import sampler_obstacle
 from specollama.stats import Event, Status
@@ -221,4 +222,5 @@ async def speculated_here(
                 await stack.enter_async_context(aclosing(drafter))
             events = await stack.enter_async_context(aclosing(speculation.events()))
             async for event in thinking_apart(events, plan.prompt, plan.thinks):
+                tell_end(speculation.lookahead, event)
                 yield event

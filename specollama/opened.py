@@ -94,7 +94,8 @@ class OpenedPair:
         rule = rule_of(settings.rule, sampling)
         seed = secrets.randbits(62) if sampling.seed is None else sampling.seed
         sampler, written = Sampler(sampling, seed), Written(self.encode(prompt))
-        planner = self.drafting.planner(CostCurve(dict(self.target.costs.passes)), rule, sampling, others)
+        curve = CostCurve(dict(self.target.costs.passes))
+        planner = self.drafting.planner(curve, rule, sampling, others, written.tokens)
         drafting = bool(self.drafts or self.drafting.lookup or others)
         vocabulary = self.target.vocabulary
         target = LocalTarget(self.target.model, vocabulary, written, sampler, rule=rule, shown=shown)
@@ -163,7 +164,7 @@ def _open_pair(
         undo.pop_all()
     for model in models:
         model.same = first_difference(model.vocabulary.tokens(), ours.vocabulary.tokens()) is None
-    known = costs.Kept(models=opening.measured, drafters=kept.drafters)
+    known = kept.model_copy(update={"models": opening.measured})
     if known != kept and (line := costs.keep(known, file)):
         opening.notices.append(line)
     return OpenedPair(ours, Drafting(models, lookup, file, known), opening.notices)

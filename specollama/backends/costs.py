@@ -20,7 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from specollama.backends.llama import LlamaModel, LoadOptions
 from specollama.backends.timings import believed_until, in_turn, over
-from specollama.planner import BINS
+from specollama.calibration import BINS, ENTRY, SHIFTS
+from specollama.reply_length import BUCKETS
 
 SIZES = (1, 8, 2, 4, 16, 3, 6, 12, 32)  # tokens in a pass, the most telling first
 REPEATS = 3
@@ -49,19 +50,34 @@ class ModelCosts(BaseModel):
 
 
 class Fared(BaseModel):
-    """A drafter's calibration: accepted and tested tokens, by confidence."""
+    """A drafter's calibration: accepted and tested tokens, by confidence. The rest as in calibration.Calibration."""
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 
     hits: _Counts = Field(min_length=BINS, max_length=BINS)
     trials: _Counts = Field(min_length=BINS, max_length=BINS)
+    shifts: _Counts = Field(default=[0.0] * len(SHIFTS), min_length=len(SHIFTS), max_length=len(SHIFTS))
+    spare: float = Field(default=ENTRY, ge=0)
+
+
+class Lengths(BaseModel):
+    """The lengths of a kind of replies, as in reply_length.ReplyLengths."""
+
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+
+    lived: _Counts = Field(min_length=BUCKETS, max_length=BUCKETS)
+    ended: _Counts = Field(min_length=BUCKETS, max_length=BUCKETS)
 
 
 class Kept(BaseModel):
-    """All that is kept of a pair. `models` by their key, `drafters` by rule, temperature and name."""
+    """All that is kept of a pair.
+
+    `models` by their key, `drafters` by rule, temperature and name, `lengths` by the kind of request.
+    """
 
     models: dict[str, ModelCosts] = {}
     drafters: dict[str, Fared] = {}
+    lengths: dict[str, Lengths] = {}
 
 
 def model_key(path: Path, options: LoadOptions) -> str:

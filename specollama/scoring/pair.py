@@ -143,7 +143,7 @@ class ScoringPair:
         others = [served(self.served, context, self.place)] if self.served else []
         known = self.measured(sampling)
         planner = self.drafting.planner(
-            CostCurve(dict(known.passes) if known else dict(_UNMEASURED)), rule, sampling, others
+            CostCurve(dict(known.passes) if known else dict(_UNMEASURED)), rule, sampling, others, tokens
         )
         lookahead = lookahead_of(settings, planner, drafting=self.drafts)
         planner.most = max(1, min(planner.most, most))
@@ -176,7 +176,7 @@ async def open_pair(
             model.same = await same_tokens(engine, model.vocabulary)
         undo.pop_all()
     vocabulary = next((model.vocabulary for model in opened if model.same), None)
-    drafting = Drafting(opened, settings.looks_up, file, costs.Kept(models=opening.measured, drafters=kept.drafters))
+    drafting = Drafting(opened, settings.looks_up, file, kept.model_copy(update={"models": opening.measured}))
     lexicon = Lexicon(engine, vocabulary)
     return ScoringPair(
         engine, facts, kind, target.endpoint.url, key, drafting, lexicon, vocabulary, notices=opening.notices

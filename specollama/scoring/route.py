@@ -19,7 +19,7 @@ from specollama.engine.ahead import OverlappedTarget
 from specollama.engine.rounds import Speculation, Watcher
 from specollama.errors import UnsupportedPair
 from specollama.lookahead import Patience
-from specollama.planner import MOST
+from specollama.planner import MOST, tell_end
 from specollama.scoring.checks import (
     Prompted,
     asked,
@@ -183,6 +183,7 @@ async def scored(
             events = speculation.events()
         async with aclosing(events):
             async for event in events:
+                tell_end(speculation.lookahead, event)
                 yield event
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from specollama.backends.costs import SIZES, Fared, Kept, ModelCosts, keep, measure, model_key, recall
 from specollama.backends.llama import LoadOptions
+from specollama.calibration import BINS
 from specollama.opened import OpenedPair
-from specollama.planner import BINS
 
 KEPT = Kept(
     models={"m": ModelCosts(passes={1: 0.07, 8: 0.16}, reading=0.004)},
