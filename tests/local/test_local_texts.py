@@ -90,12 +90,13 @@ async def test_a_draft_model_with_another_tokenizer_drafts_by_text(real: OpenedP
 
 
 @pytest.mark.parametrize(
-    ("drafted", "judged"), [(["Hel", "lo", " world"], 1), (["Hello", " wor", "ld"], 2), (["Hello", " world"], 3)]
+    ("drafted", "judged"),
+    [(["Hel", "lo", " world"], 4), (["Hello", " wor", "ld"], 4), (["Hello", " world, hello", " world"], 2)],
 )
 async def test_by_rejection_drafted_texts_are_judged_as_far_as_they_are_the_targets_tokens(
     real: OpenedPair, drafted: list[str], judged: int
 ) -> None:
-    """A row behind a token that the target would have written as a part of another has the wrong text before it."""
+    """One by one: that the target has a token for some of them together changes nothing of what is tested."""
     written, warm = Written(real.encode(turn("Hi"))), replace(WARM, seed=None)
     target = LocalTarget(real.target.model, real.target.vocabulary, written, Sampler(warm, 1), rule=Rule.REJECTION)
     scored = await target.score(Draft(tuple(map(Token, drafted))))
