@@ -205,6 +205,24 @@ async def test_rows_go_as_far_as_the_target_draws_the_drafted_tokens_itself(bigr
     assert seen == {1, 2, 3, 4}
 
 
+async def test_a_drafted_text_is_scored_as_far_as_the_targets_tokens_spell_it(bigrams: Model) -> None:
+    """Some tokenizers put a space before a piece of text: what they make of a draft may be another text."""
+
+    class Spaced:
+        def __init__(self, add: str) -> None:
+            self._add = add
+
+        def within(self, text: str) -> list[int]:
+            return bigrams.vocabulary.fragment(self._add + text)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(bigrams.vocabulary, name)
+
+    for add, asked in (("", 4), ("b", 1)):
+        target = replace(bigrams.target(COLD, 1, Rule.GREEDY), vocabulary=Spaced(add))
+        assert (await target.score(Draft((Token("ab"), Token("a"))))).asked == asked
+
+
 async def test_by_rejection_each_place_has_its_row_and_the_distribution_of_the_visible_tokens(bigrams: Model) -> None:
     for seed in range(10):
         scored = await bigrams.target(NARROW, seed, Rule.REJECTION).score(bigrams.draft("a", "b"))
