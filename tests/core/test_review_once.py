@@ -77,3 +77,11 @@ def test_an_edited_text_begins_without_the_rejections_of_the_one_before(run: Run
     assert (run.state.status(item), item.rejections, item.approvals) == (Status.OPEN, {}, {})
     run.append("Ann", approval(item))
     assert run.state.status(item) is Status.APPROVED
+
+
+def test_a_reviewer_who_rejects_a_text_does_not_approve_it_any_more(run: Run) -> None:
+    item = run.state.items["a"]
+    run.append("Ann", rejection(item, "too short"))
+    assert (item.approvals, item.rejections) == ({}, {"ann": ("Ann", "too short")})
+    run.append("ANN", approval(item))
+    assert (item.approvals, item.rejections) == ({"ann": "ANN"}, {})
