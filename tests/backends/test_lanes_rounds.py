@@ -161,6 +161,26 @@ async def test_a_round_asks_the_longest_row_first_each_with_the_seed_of_its_plac
     assert samples == {0: "d", 1: "e", 2: "."}
 
 
+@pytest.mark.parametrize(
+    ("letters", "response", "reason", "kind"),
+    [
+        ([], "", "stop", "end"),
+        ([], "", "length", "hidden"),
+        (["\ufffd"], "\ufffd", "length", "hidden"),
+        (["\ufffd"], "\ufffd", "stop", "hidden"),  # of two tokens that were asked for the second was the end
+        (["a"], "a", "length", "a"),
+        (["a"], "a", "stop", "a"),
+    ],
+)
+async def test_a_row_is_a_token_or_hidden_or_the_end(
+    server: OllamaServer, singer: Singer, letters: list[str], response: str, reason: str, kind: str
+) -> None:
+    singer.instead[PROMPT] = [whole({**reply(letters, PROMPT, reason=reason), "response": response})]
+    row = (await lanes(server).score(Draft())).rows[0]
+    told = "end" if row.end else "hidden" if row.hidden else row.sample.text if row.sample else ""
+    assert told == kind
+
+
 async def test_no_row_is_asked_whose_prompt_would_fill_the_context(server: OllamaServer, singer: Singer) -> None:
     target = lanes(server, context_length=4)
     assert (await target.score(draft("abcd"))).asked == 2
