@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,14 @@ from specollama.backends.local import LocalDrafter
 from specollama.backends.lookup import LookupDrafter
 from specollama.backends.sampler import Sampler
 from specollama.backends.sources import DraftModel, Sources
+from specollama.backends.timings import in_doubt
 from specollama.backends.vocabulary import LlamaVocabulary
+from specollama.calibration import Calibration, Source
 from specollama.config import PairSettings
 from specollama.errors import RunError
 from specollama.lookahead import FixedLookahead, Lookahead
-from specollama.planner import LOOKUP, REPLY, Calibration, CostCurve, Planner, Source
+from specollama.planner import LOOKUP, CostCurve, Planner
+from specollama.reply_length import Learnt, ReplyLengths
 from specollama.types import Route, Rule, SamplingOptions
 
 _CONTEXT = 4096  # tokens, where nobody says: Ollama's own default
@@ -26,6 +29,7 @@ _SAMPLE = "The ship left the harbour at dawn, and the keeper of the light wrote 
 _Timing = tuple[Sequence[int], int]  # tokens in the passes that are timed, and how often each is
 _OF_TARGET: _Timing = costs.SIZES, costs.REPEATS
 _OF_DRAFT: _Timing = (1,), 8
+_LOOKS = 8  # at each of two models that are weighed against each other
 _REQUANTIZED = "-requantized"  # in the keys of quicker copies
 
 
@@ -57,27 +61,41 @@ class Opened:
 
 @dataclass(slots=True)
 class Drafting:
-    """The drafters of a pair. `file`: where its costs and calibrations are kept."""
+    """The drafters of a pair. `file`: where its costs, its calibrations and the lengths of its replies are kept."""
 
     drafts: list[Opened]
     lookup: bool
     file: Path
     kept: costs.Kept
     _calibrations: dict[str, Calibration] = field(default_factory=dict)
+    _lengths: Learnt = field(init=False)
+
+    def __post_init__(self) -> None:
+        kept = self.kept.lengths
+        self._lengths = Learnt({kind: ReplyLengths(list(k.lived), list(k.ended)) for kind, k in kept.items()})
 
     def keep(self) -> None:
         """Write down what was learnt."""
-        fared = {name: costs.Fared(hits=c.hits, trials=c.trials) for name, c in self._calibrations.items()}
-        costs.keep(self.kept.model_copy(update={"drafters": {**self.kept.drafters, **fared}}), self.file)
+        fared = {name: costs.Fared.model_validate(asdict(each)) for name, each in self._calibrations.items()}
+        lengths = {kind: costs.Lengths(lived=k.lived, ended=k.ended) for kind, k in self._lengths.kinds.items()}
+        learnt = {"drafters": {**self.kept.drafters, **fared}, "lengths": lengths}
+        costs.keep(self.kept.model_copy(update=learnt), self.file)
 
-    def planner(self, curve: CostCurve, rule: Rule, sampling: SamplingOptions, others: Sequence[DraftModel]) -> Planner:
-        """For one reply. `others`: draft models that aren't opened here."""
+    def planner(
+        self,
+        curve: CostCurve,
+        rule: Rule,
+        sampling: SamplingOptions,
+        others: Sequence[DraftModel],
+        prompt: Sequence[int],
+    ) -> Planner:
+        """For one reply. `others`: draft models that aren't opened here; `prompt`: its tokens."""
 
         def calibration(name: str) -> Calibration:
             key = f"{rule} {sampling.temperature:g} {name}"
             if key not in self._calibrations:
                 known = self.kept.drafters.get(key)
-                self._calibrations[key] = Calibration(list(known.hits), list(known.trials)) if known else Calibration()
+                self._calibrations[key] = Calibration(**known.model_dump()) if known else Calibration()
             return self._calibrations[key]
 
         sources = {LOOKUP: Source(calibration=calibration(LOOKUP))}
@@ -85,8 +103,8 @@ class Drafting:
             sources[draft.name] = Source(draft.costs.passes[1], draft.costs.reading, calibration(draft.name))
         for other in others:
             sources[other.name] = Source(calibration=calibration(other.name))
-        expected = sampling.num_predict if sampling.num_predict > 0 else REPLY
-        return Planner(curve, sources, rule, expected)
+        limit = sampling.num_predict if sampling.num_predict > 0 else None
+        return Planner(curve, sources, rule, self._lengths.of(prompt), limit)
 
     def drafter(
         self,
@@ -176,16 +194,17 @@ class Opening:
     def draft(self, name: str, path: Path) -> Opened:
         """The model, or its quicker copy (backends.requantized). Raises RunError when it can't be opened."""
         copy, (key, copied) = requantized.place(path), self._keys(path)
-        if self.requantize and self._quicker(key, copied) and copy.exists():
+        weighed = key in self.measured and copied in self.measured  # against each other, an earlier time
+        if self.requantize and weighed and self._quicker(key, copied) and copy.exists():
             with suppress(Damaged):
                 return self._drafting(name, copy, copied)
             copy.unlink(missing_ok=True)  # it is made anew
         draft = self._drafting(name, path, key)
-        tried = copied in self.measured and not self._quicker(key, copied)
+        tried = weighed and not self._quicker(key, copied)
         if not self.requantize or tried or not requantized.may_help(draft.model, self.options):
             return draft
         try:
-            return self._quickest(draft, copy, copied)
+            return self._quickest(draft, copy, copied, weighed=weighed)
         except RunError as error:
             self.notices.append(f"no quicker copy of {name}: {error} (`requantize = false` in the pair asks for none)")
             return draft
@@ -195,25 +214,41 @@ class Opening:
         return key, f"{key}{_REQUANTIZED}"
 
     def _quicker(self, key: str, copied: str) -> bool:
-        if key not in self.measured or copied not in self.measured:
-            return False
-        return self.measured[copied].passes[1] < requantized.QUICKER * self.measured[key].passes[1]
+        return requantized.quicker(self.measured[key].passes[1], self.measured[copied].passes[1])
 
-    def _quickest(self, draft: Opened, copy: Path, copied: str) -> Opened:
+    def _quickest(self, draft: Opened, copy: Path, copied: str, *, weighed: bool) -> Opened:
         """The draft model or its copy. Raises RunError when the copy can't be made or opened."""
         if not copy.exists():
             requantized.make(draft.model.path, copy)
         other = self._drafting(draft.name, copy, copied)
+        until = None if weighed else self._weigh(draft, other)
+        doubt = in_doubt(until)
         if not self._quicker(draft.key, copied):
             other.close()
-            copy.unlink(missing_ok=True)
+            if doubt:
+                self.notices.append(f"{draft.name} drafts as it is, not from its copy in 4 bits: {doubt}")
+            else:
+                copy.unlink(missing_ok=True)
             return draft
         draft.close()
-        times = draft.costs.passes[1] / other.costs.passes[1]
+        times = f"{draft.costs.passes[1] / other.costs.passes[1]:.1f} times as fast "
+        where = f"from a copy in 4 bits, kept in {_from_home(copy.parent)}"
         self.notices.append(
-            f"{draft.name} drafts {times:.1f} times as fast from a copy in 4 bits, kept in {_from_home(copy.parent)}"
+            f"{draft.name} drafts {where} ({doubt})" if doubt else f"{draft.name} drafts {times}{where}"
         )
         return other
+
+    def _weigh(self, draft: Opened, copy: Opened) -> float | None:
+        """Time the two beside each other; answers when that is to be done anew, None: it is sound."""
+        both = (draft, copy)
+        texts = [list(opened.vocabulary.encode(_SAMPLE)) for opened in both]
+        steps = costs.steps_in_turn([opened.model for opened in both], texts, _LOOKS)
+        of_draft, of_copy = steps
+        until = requantized.weighed_until(of_draft, of_copy)
+        for opened, looks in zip(both, steps, strict=True):
+            opened.costs = opened.costs.model_copy(update={"passes": {1: min(looks)}, "until": until})
+            self.measured[opened.key] = opened.costs
+        return until
 
     def _drafting(self, name: str, path: Path, key: str) -> Opened:
         return self._opened(name, path, key, _OF_DRAFT)

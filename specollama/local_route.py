@@ -13,13 +13,14 @@ from specollama.backends import store
 from specollama.backends.facts import Model, context_length
 from specollama.backends.hardware import has_gpu_memory
 from specollama.backends.vocabulary import offloads_to_gpu
-from specollama.checks import ReplyContext, merged_options, obstacle_alone, why_off
+from specollama.checks import ReplyContext, merged_options, near_tie_words, obstacle_alone, why_off
 from specollama.config import DraftRef, FileRef, ModelRef, PairSettings
 from specollama.engine.ahead import OverlappedTarget
 from specollama.engine.rounds import Watcher
 from specollama.errors import EndpointError, MissingPackage, RunError, UnsupportedPair
 from specollama.events import thinking_apart
 from specollama.plan import LocalPlan, drafting_ahead, served
+from specollama.planner import tell_end
 from specollama.prompts import own_prompt
 from specollama.sampling import sampler_obstacle
 from specollama.stats import Event, Status
@@ -38,10 +39,14 @@ BUSY = "the opened model is busy with another reply"
 
 
 class LocalRoute:
-    """Opens the pair when it is first asked for, and keeps it until `close`."""
+    """Opens the pair when it is first asked for, and keeps it until `close`.
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    `state`: the folder that keeps what is learnt of the pair; None: the user's.
+    """
+
+    def __init__(self, environ: Mapping[str, str], state: Path | None = None) -> None:
         self._environ = environ
+        self._state = state
         self._pair: OpenedPair | None = None
         self._opened_by: tuple[object, ...] = ()  # what it was opened by
         self._opening = asyncio.Lock()
@@ -139,7 +144,9 @@ class LocalRoute:
         more = (draft for draft in self.remaining if draft != settings.draft)
         notices += [f"{draft} doesn't draft: it isn't on this machine, and one served model does" for draft in more]
         loading = load_options(options, settings)
-        pair = await open_pair(weights, files, loading, lookup=settings.looks_up, requantize=settings.requantize)
+        pair = await open_pair(
+            weights, files, loading, lookup=settings.looks_up, requantize=settings.requantize, state=self._state
+        )
         pair.notices += notices
         return pair
 
@@ -180,6 +187,19 @@ def why_not_here() -> str:
     return "local: this machine has a GPU that the installed llama.cpp wasn't built for" if gpu and not offloads else ""
 
 
+def _quantisation(plan: LocalPlan) -> str:
+    """The target's, by llama.cpp's name; "" where it isn't known."""
+    if plan.context.target:
+        return plan.context.target.show.details.quantization_level
+    try:
+        from gguf import LlamaFileType  # here, since hardly any target is a file without a server
+
+        kind = LlamaFileType(int(plan.opened.target.model.metadata("general.file_type")))
+    except (ImportError, ValueError):  # a type that is newer than the package, or none
+        return ""
+    return kind.name.removeprefix("ALL_").removeprefix("MOSTLY_")
+
+
 async def speculated_here(
     plan: LocalPlan, settings: PairSettings, watch: Watcher | None = None
 ) -> AsyncGenerator[Event, None]:
@@ -193,7 +213,8 @@ async def speculated_here(
         ahead = drafting_ahead(others)
         speculation.target = OverlappedTarget(speculation.target, ahead)
         off = why_off(settings)
-        words = "; ".join([off or f"local, lookahead {speculation.lookahead}", *plan.notices])
+        near = [near_tie_words(_quantisation(plan))] if sampling.greedy and off is None else []
+        words = "; ".join([off or f"local, lookahead {speculation.lookahead}", *filter(None, near), *plan.notices])
         speculation.stats.reason = off or ""
         yield Status(on=off is None, detail=words)
         async with AsyncExitStack() as stack:
@@ -201,4 +222,5 @@ async def speculated_here(
                 await stack.enter_async_context(aclosing(drafter))
             events = await stack.enter_async_context(aclosing(speculation.events()))
             async for event in thinking_apart(events, plan.prompt, plan.thinks):
+                tell_end(speculation.lookahead, event)
                 yield event

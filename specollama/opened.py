@@ -66,11 +66,17 @@ class OpenedPair:
         return list(self.target.vocabulary.encode(prompt))
 
     async def measure_anew(self) -> None:
-        """Time all models once more; what comes of it is kept at the end."""
+        """Time all models once more; what comes of it is kept at the end.
+
+        A copy that drafts is weighed anew against its file the next time: the two are compared only as they were timed
+        beside each other.
+        """
         await worker.do(lambda stopped: self._measure())
         kept = self.drafting.kept
-        models = {opened.key: opened.costs for opened in (self.target, *self.drafts)}
-        self.drafting.kept = kept.model_copy(update={"models": {**kept.models, **models}})
+        timed = {opened.key: opened.costs for opened in (self.target, *self.drafts)}
+        copied = {opened.of_file for opened in self.drafts} - timed.keys()
+        others = {key: known for key, known in kept.models.items() if key not in copied}
+        self.drafting.kept = kept.model_copy(update={"models": {**others, **timed}})
 
     def _measure(self) -> None:
         for opened in (self.target, *self.drafts):
@@ -88,7 +94,8 @@ class OpenedPair:
         rule = rule_of(settings.rule, sampling)
         seed = secrets.randbits(62) if sampling.seed is None else sampling.seed
         sampler, written = Sampler(sampling, seed), Written(self.encode(prompt))
-        planner = self.drafting.planner(CostCurve(dict(self.target.costs.passes)), rule, sampling, others)
+        curve = CostCurve(dict(self.target.costs.passes))
+        planner = self.drafting.planner(curve, rule, sampling, others, written.tokens)
         drafting = bool(self.drafts or self.drafting.lookup or others)
         vocabulary = self.target.vocabulary
         target = LocalTarget(self.target.model, vocabulary, written, sampler, rule=rule, shown=shown)
@@ -119,14 +126,21 @@ def rule_of(asked: Rule, sampling: SamplingOptions) -> Rule:
 
 
 async def open_pair(
-    target: Path, drafts: Mapping[str, Path], options: LoadOptions, *, lookup: bool, requantize: bool = False
+    target: Path,
+    drafts: Mapping[str, Path],
+    options: LoadOptions,
+    *,
+    lookup: bool,
+    requantize: bool = False,
+    state: Path | None = None,
 ) -> OpenedPair:
     """Open the files, and time them if that wasn't done before on this machine.
 
-    `requantize`: a draft model may be opened as a quicker copy (backends.requantized). Raises RunError when a file
-    can't be opened, MissingPackage without llama-cpp-python.
+    `requantize`: a draft model may be opened as a quicker copy (backends.requantized). `state`: the folder that keeps
+    what is learnt; None: the user's. Raises RunError when a file can't be opened, MissingPackage without
+    llama-cpp-python.
     """
-    return await worker.do(lambda stopped: _open_pair(target, drafts, options, lookup, requantize, stopped))
+    return await worker.do(lambda stopped: _open_pair(target, drafts, options, lookup, requantize, state, stopped))
 
 
 def _open_pair(
@@ -135,11 +149,12 @@ def _open_pair(
     options: LoadOptions,
     lookup: bool,
     requantize: bool,
+    state: Path | None,
     stopped: Callable[[], bool],
 ) -> OpenedPair:
     for path in (target, *drafts.values()):
         refuse_unreadable(path)
-    file = costs.state_file(*(costs.model_key(path, options) for path in (target, *drafts.values())))
+    file = costs.state_file(*(costs.model_key(path, options) for path in (target, *drafts.values())), folder=state)
     kept, notice = costs.recall(file)
     opening = Opening(options, requantize, dict(kept.models), [notice] if notice else [])
     with ExitStack() as undo:
@@ -149,7 +164,7 @@ def _open_pair(
         undo.pop_all()
     for model in models:
         model.same = first_difference(model.vocabulary.tokens(), ours.vocabulary.tokens()) is None
-    known = costs.Kept(models=opening.measured, drafters=kept.drafters)
+    known = kept.model_copy(update={"models": opening.measured})
     if known != kept and (line := costs.keep(known, file)):
         opening.notices.append(line)
     return OpenedPair(ours, Drafting(models, lookup, file, known), opening.notices)

@@ -11,8 +11,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from copy import copy
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from time import monotonic, perf_counter_ns
-from types import TracebackType
 from typing import Any, Self, Unpack
 
 from specollama.backends.facts import Model, context_length, describe, passed_on
@@ -75,10 +75,12 @@ class Pair:
     settings force what can't be done losslessly.
     """
 
-    def __init__(self, settings: PairSettings, environ: Mapping[str, str]) -> None:
+    def __init__(self, settings: PairSettings, environ: Mapping[str, str], state: Path | None = None) -> None:
+        """`state`: the folder that keeps what is learnt of the pair; None: the user's."""
         self.settings = settings
         self._stack = AsyncExitStack()
-        self._local, self._native, self._scoring = LocalRoute(environ), NativeRoute(environ), ScoringRoute(environ)
+        self._local, self._scoring = LocalRoute(environ, state), ScoringRoute(environ, state)
+        self._native = NativeRoute(environ)
         ollama = ollama_of(settings.target)
         self._target_server = _server(ollama, environ) if ollama else None
         self.draft_server = _server(settings.draft.endpoint, environ) if settings.draft else None
@@ -101,9 +103,7 @@ class Pair:
             raise UnsupportedPair(f"{self.settings.target} isn't served by an Ollama, which alone can do this")
         return self._target_server
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self._stack.aclose()
 
     def tuned(self, **flags: Unpack[Overrides]) -> Pair:

@@ -24,7 +24,7 @@ from specollama.backends.requests import Requests
 from specollama.backends.sources import LookupFirst, ServedDrafter
 from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.backends.watch import Watch, WatchedTarget
-from specollama.checks import ReplyContext, Tokenizers
+from specollama.checks import ReplyContext, Tokenizers, near_tie_words
 from specollama.config import FileRef, PairSettings
 from specollama.engine.ahead import DraftAhead, OverlappedTarget
 from specollama.engine.rounds import Speculation, Watcher
@@ -149,6 +149,8 @@ def detail(plan: Plan, settings: PairSettings, lookahead: Lookahead) -> str:
         words += f"; cuts checked by token counts alone: {plan.tokenizers.why_not_exact}"
     if idle := [str(draft) for draft in settings.drafts if isinstance(draft, FileRef)]:
         words += f"; {', '.join(idle)} drafts only for a target that is opened in process"
+    if plan.target_requests.options.greedy:
+        words += "".join(f"; {told}" for told in [near_tie_words(plan.target.show.details.quantization_level)] if told)
     return words
 
 

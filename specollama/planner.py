@@ -1,38 +1,39 @@
 """Whether to draft, how much, and how much of it to have scored: by what it costs and how likely it is accepted.
 
-Everything is weighed in tokens: a second of time is worth as many as are written in one anyway, plainly or by the
-last rounds, whichever is faster. Pure: times come in, decisions go out.
+Costs are converted to tokens at the decoding rate: plain, or of drafting where that is higher. A conservative
+bandit (Wu et al. 2016): what isn't known to pay is tried only while the reply, were all of it lost, would still be
+nearly as fast as plain. Pure: times come in, decisions go out.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import pairwise
 from operator import mul
 
-from specollama.lookahead import staged
-from specollama.types import Draft, Round, Rule, Verdict
+from specollama.calibration import Source, outcomes, sureness
+from specollama.lookahead import Lookahead, staged
+from specollama.reply_length import ReplyLengths
+from specollama.stats import Done, Event
+from specollama.types import DoneReason, Draft, Round, Rule, Verdict
 
 LOOKUP = "lookup"
-BINS = 20
 MOST = 32  # tokens in a draft
-_PRIOR_WEIGHT = 4.0  # tokens that a bin's first guess counts for
-_MEMORY = 500.0  # tokens that a bin remembers
-_SUREST = 0.995  # the most that is believed before anything was seen
-_DOUBT_WEIGHT = 1.0  # missed tokens for which a drafter is believed as it is calibrated
-_DOUBT_MEMORY = 0.95  # of what a reply has shown, token by token
+_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # tokens in the drafts that are compared
 _SHIFT = 0.2  # how fast the whole curve follows the machine
 _BEND = 0.05  # how fast a point of it moves against the others
-_RECENT = 0.08  # how fast what drafting brings follows the reply
+_RECENT = 0.08  # how fast the seconds of a drafted token follow the machine, and what lookup brings the text
 _RESTED = 8  # drafts of others, after which a model may be tried again
-_WINDOW = 0.1  # how fast the rate of the last rounds does
-_EXPLORED = 0.01  # of the time: drafting where it seems not to pay, so that a change is noticed
-ROUND = 3  # tokens that a round is expected to bring
-_READING = 0.25  # of the reply's plain time, that a model may spend on reading before its first draft
+_EXPLORED = 0.015  # of the time: drafting where it seems not to pay, so that a change is noticed
+_SPARED = 8.0  # plain tokens' time: the most that is saved up for that
+_KNOWN = 6.0  # tested tokens, from which a drafter's calibration is trusted
+_RISK = 0.025  # of the reply's plain time, that may be lost
+_FIRST_RISK = 0.065  # the same for a drafter of which nothing is known
+_SURE = 0.9  # probability that a reply is long enough for reading to be repaid
+_READING = 0.25  # of what drafting almost surely saves, that a draft model may spend on reading
 _FEWEST_READ = 64  # tokens
-REPLY = 256  # tokens a reply is expected to have where nothing limits it
+_UNLIMITED = 1 << 30  # tokens
 
 
 @dataclass(slots=True)
@@ -47,117 +48,70 @@ class CostCurve:
     _drawn: list[float] = field(default_factory=list)  # the shape, by tokens: it is asked for thousands of times
 
     def __call__(self, tokens: int) -> float:
-        while len(self._drawn) <= tokens:
-            self._drawn.append(self._shape(len(self._drawn)))
+        if len(self._drawn) <= tokens:
+            self._drawn = self._draw(max(tokens, MOST + 1))
         return self.scale * self._drawn[tokens]
 
     def observe(self, tokens: int, seconds: float) -> None:
         """A pass over so many tokens took so long."""
         ratio = min(4.0, max(0.25, seconds / self(tokens)))
+        shape = self(tokens) / self.scale
         self.scale *= ratio**_SHIFT
-        shape = self._shape(tokens)
         self.points[tokens] = shape + _BEND * (shape * ratio - shape)
         self._drawn.clear()
 
-    def _shape(self, tokens: int) -> float:
+    def _draw(self, most: int) -> list[float]:
+        """The shape from 0 tokens to so many: level before the first point; past the last one the last line goes on."""
         sizes = sorted(self.points)
-        below = max((size for size in sizes if size <= tokens), default=sizes[0])
-        above = min((size for size in sizes if size >= tokens), default=sizes[-1])
-        if below == above:
-            return self._beyond(sizes, tokens) if tokens > sizes[-1] else self.points[below]
-        share = (tokens - below) / (above - below)
-        return self.points[below] + share * (self.points[above] - self.points[below])
-
-    def _beyond(self, sizes: Sequence[int], tokens: int) -> float:
-        """Past the last point the last line goes on."""
-        if len(sizes) < 2:
-            return self.points[sizes[-1]]
-        before, last = sizes[-2:]
-        slope = max(0.0, (self.points[last] - self.points[before]) / (last - before))
-        return self.points[last] + slope * (tokens - last)
+        drawn = [self.points[sizes[0]]] * (sizes[0] + 1)
+        slope = 0.0
+        for before, size in pairwise(sizes):
+            slope = (self.points[size] - self.points[before]) / (size - before)
+            drawn += [self.points[before] + slope * more for more in range(1, size - before + 1)]
+        slope = max(0.0, slope)
+        return drawn + [drawn[-1] + slope * more for more in range(1, most - sizes[-1] + 1)]
 
 
-@dataclass(slots=True)
-class Calibration:
-    """How often a token was accepted by how sure its drafter was: counts in bins of confidence.
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What drafts of one source do in the long run, as long as the reply goes on as it does now.
 
-    Old counts fade. A bin that has seen nothing answers with the confidence itself.
+    `brings` and `takes`: tokens and seconds beyond those of a plain pass; `rate`: tokens a second that come of it.
+    `series[i][s]`: the expected length of a run of at most `_SIZES[i]` tokens under shift s, given its first token.
     """
 
-    hits: list[float] = field(default_factory=lambda: [0.0] * BINS)
-    trials: list[float] = field(default_factory=lambda: [0.0] * BINS)
-
-    def probability(self, confidence: float) -> float:
-        """The probability that a token drafted with this confidence is accepted, if those before it were."""
-        place = _bin(confidence)
-        guess = min(_SUREST, max(1 - _SUREST, confidence))
-        return (self.hits[place] + _PRIOR_WEIGHT * guess) / (self.trials[place] + _PRIOR_WEIGHT)
-
-    def observe(self, confidence: float, accepted: bool) -> None:
-        place = _bin(confidence)
-        if self.trials[place] >= _MEMORY:
-            keep = (_MEMORY - 1) / self.trials[place]
-            self.hits[place] *= keep
-            self.trials[place] *= keep
-        self.hits[place] += accepted
-        self.trials[place] += 1
-
-
-def _bin(confidence: float) -> int:
-    """Narrower ones towards certainty, where a little more makes drafts much longer."""
-    return min(BINS - 1, int((1 - math.sqrt(1 - min(1.0, max(0.0, confidence)))) * BINS))
-
-
-@dataclass(slots=True)
-class Source:
-    """What is known of one drafter: seconds a token drafted and a token read, and how its drafts fare.
-
-    `brings` and `takes`: tokens beyond the plain one and seconds beyond its pass, of its latest drafts; None before the
-    first. `follow`: how likely the next token is accepted after those that were drafted so far. `rested`: drafts of
-    others since its own last one.
-    """
-
-    step: float = 0.0
-    reading: float = 0.0
-    calibration: Calibration = field(default_factory=Calibration)
-    brings: float | None = None
-    takes: float = 0.0
-    follow: float = 0.8
-    rested: int = 0
-    _missed: float = 0.0
-    _feared: float = 0.0
-
-    def probability(self, confidence: float) -> float:
-        """As calibrated, and as this reply bears it out: prose after code is another matter at once."""
-        doubt = (self._missed + _DOUBT_WEIGHT) / (self._feared + _DOUBT_WEIGHT)
-        return max(0.0, 1 - doubt * (1 - self.calibration.probability(confidence)))
-
-    def observe(self, confidence: float, accepted: bool) -> None:
-        self._missed = _DOUBT_MEMORY * self._missed + (not accepted)
-        self._feared = _DOUBT_MEMORY * self._feared + 1 - self.calibration.probability(confidence)
-        self.calibration.observe(confidence, accepted)
+    brings: float
+    takes: float
+    rate: float
+    series: list[list[float]]
 
 
 @dataclass(slots=True)
 class Planner:
     """The lookahead that pays (lookahead.Lookahead), for one reply.
 
-    `target`: seconds of a pass of the target by its tokens; `sources`: the drafters by name; `expected`: tokens that
-    the reply may have. `forced`: lengths by round, whatever they bring, the last one for all later rounds. Under
+    `target`: seconds of a pass of the target by its tokens; `sources`: the drafters by name; `limit`: tokens that the
+    reply has at most. `forced`: lengths by round, whatever they bring, the last one for all later rounds. Under
     Rule.REJECTION all that was drafted is sent: what is left out may not depend on later tokens.
     """
 
     target: CostCurve
     sources: dict[str, Source]
     rule: Rule
-    expected: int = REPLY
+    lengths: ReplyLengths = field(default_factory=ReplyLengths)
+    limit: int | None = None
     most: int = MOST
     forced: tuple[int, ...] = ()
-    _tokens: float = 1 / _WINDOW  # of the last rounds, older ones fading; at first as if they had been plain
-    _seconds: float = 0.0  # that those took
-    _to_explore: float = 0.0  # seconds that may be spent on drafts that seem not to pay
+    _plain: float = 0.0  # seconds that the tokens so far would have taken without drafts; the first doesn't count
+    _spent: float = 0.0  # seconds that they took
+    _instead: float = 0.0  # tokens that lookup is expected to gain in a round
     _written: int = 0
     _rounds: int = 0
+    _drafting: str = ""  # the model that is to draft, or did last
+    _budget: float = 0.0  # seconds that the present draft may lose, where its drafter isn't known yet
+    _outlooks: dict[str, Outlook] = field(default_factory=dict)  # since the last round
+    _reached: list[float] = field(default_factory=list)  # by shift: the probability of the draft so far
+    _drafted: int = 0  # tokens that it is for
 
     def __str__(self) -> str:
         return staged(self.forced) if self.forced else f"0-{self.most}"
@@ -171,76 +125,125 @@ class Planner:
     def choose(self, unread: Mapping[str, int], *, instead: float = 0.0) -> str | None:
         """The model that is to draft now, if any: the one of which most is hoped for, now and then another.
 
-        `unread`: tokens that each would have to read first; `instead`: as for `worth`.
+        `unread`: tokens that each would have to read first; `instead`: tokens that may be gained without it.
         """
-        best = max(unread, key=self.hope, default=None)
+        self._instead += _RECENT * (instead - self._instead)
+        chosen = self._chosen(unread, instead)
+        self._drafting = chosen or self._drafting
+        return chosen
+
+    def _chosen(self, unread: Mapping[str, int], instead: float) -> str | None:
+        best = max(unread, key=lambda name: self.outlook(name).rate, default=None)
         if best is None:
             return None
+        if self.forced:
+            return best if instead <= 0 else None
         other = max((name for name in unread if name != best), key=lambda name: self.sources[name].rested, default=best)
-        if self.sources[other].rested >= _RESTED and not self.forced:
-            reading = self.sources[other].reading * max(0, unread[other] - 1)
-            if self._explore(self._seconds_lost(best, other) + reading):
-                return other
-        return best if self.worth(best, unread[best], instead=instead) else None
+        if self.sources[other].rested >= _RESTED and self._explore(other, unread[other], self._lost(best, other)):
+            return other
+        return best if self._worth(best, unread[best], instead) else None
 
-    def _seconds_lost(self, best: str, other: str) -> float:
-        """What a draft of another model than the best is expected to lose."""
-        return max(0.0, self.hope(best) - self.hope(other)) / self._price(1.0)
+    def _lost(self, best: str, other: str) -> float:
+        """Seconds by which a draft of another model than the best is expected to be dearer."""
+        mine, its = self.outlook(best), self.outlook(other)
+        return max(0.0, (mine.brings - its.brings) / self._price - mine.takes + its.takes)
 
-    def worth(self, name: str, unread: int, *, instead: float = 0.0) -> bool:
+    def _worth(self, name: str, unread: int, instead: float) -> bool:
         """Whether to let a model draft now, which has to read so many tokens first.
 
         `instead`: tokens that may be gained without it. What it reads serves all drafts to come.
         """
-        if self.forced:
-            return instead <= 0
-        source = self.sources[name]
+        source, outlook = self.sources[name], self.outlook(name)
         reading = source.reading * max(0, unread - 1)
-        rounds = max(1.0, (self.expected - self._written) / ROUND)
-        brings, takes = self._hoped(source)
-        beats_plain = brings > (takes + reading / rounds) / self.target(1)
-        if beats_plain and self.hope(name) >= instead:
-            return True
-        return instead <= 0 and self._explore(source.step + reading)
+        pays = outlook.rate > 1 / self.target(1)
+        self._budget = self._affordable(name) - reading
+        if not self._trusted(source):
+            return instead <= 0 and self._explore(name, unread, self._one(source), owed=True)
+        if pays:
+            return outlook.brings - self._price * outlook.takes >= instead and self._repaid(name, reading)
+        return instead <= 0 and self._explore(name, unread, self._one(source))
+
+    def _one(self, source: Source) -> float:
+        """Seconds that a draft of one token takes."""
+        return source.step + self.target(2) - self.target(1)
+
+    def _repaid(self, name: str, reading: float) -> bool:
+        """Whether drafting saves so many seconds in what is still to come: on average, and almost surely."""
+        average, sure = self._savings(name)
+        return average > reading and sure + self._affordable(name) >= reading
+
+    def _savings(self, name: str) -> tuple[float, float]:
+        """Seconds that drafting saves in what is still to come: on average, and almost surely.
+
+        What is drafted beyond the end brings nothing: the last round doesn't count.
+        """
+        saved, last = self._saved(name), self.outlook(name).brings
+        average = self.lengths.expected(self._written, self.limit)
+        sure = self.lengths.at_least(self._written, self.limit, _SURE)
+        return saved * max(0.0, average - last), saved * max(0.0, sure - last)
+
+    def _saved(self, name: str) -> float:
+        """Seconds a token that drafting saves beyond what lookup does."""
+        plain, outlook = self.target(1), self.outlook(name)
+        gain = outlook.brings - outlook.takes / plain
+        beyond = max(0.0, 1 - self._instead / gain) if gain > 0 else 0.0
+        return beyond * max(0.0, plain - 1 / outlook.rate)
+
+    def _affordable(self, name: str) -> float:
+        """Seconds that may be lost now, for the reply to be hardly slower than plain were it to end then."""
+        source = self.sources[name]
+        hoped = not self._trusted(source) and self.outlook(name).rate > 1 / self.target(1)
+        extra = min(source.calibration.spare * self.target(1), (_FIRST_RISK - _RISK) * self._plain)
+        return (1 + _RISK) * self._plain + hoped * extra - self._spent
 
     def window(self, name: str) -> int:
         """Tokens that are worth reading before a first draft: of a longer text a draft model reads only the end."""
-        reading = self.sources[name].reading
-        affordable = _READING * self.expected * self.target(1) / reading if reading > 0 else self.expected
-        return max(_FEWEST_READ, int(affordable))
+        source, (average, sure) = self.sources[name], self._savings(name)
+        if not self._trusted(source):
+            return _FEWEST_READ
+        seconds = _READING * min(average, sure)
+        return max(_FEWEST_READ, int(seconds / source.reading)) if source.reading > 0 else _UNLIMITED
 
-    def _explore(self, seconds: float) -> bool:
-        """Whether so much time may be spent to see whether drafting pays by now."""
-        if self._to_explore < seconds:
+    def _explore(self, name: str, unread: int, seconds: float, *, owed: bool = False) -> bool:
+        """Whether so much time may be lost to see whether drafting pays by now. `owed`: though nothing is spared."""
+        source = self.sources[name]
+        seconds += source.reading * max(0, unread - 1)
+        tokens = seconds / self.target(1)
+        if seconds > self._affordable(name) or (tokens > source.calibration.spare and not owed):
             return False
-        self._to_explore -= seconds
+        source.calibration.spare = max(0.0, source.calibration.spare - tokens)
         return True
-
-    def hope(self, name: str) -> float:
-        """What a draft of that model can be expected to gain, in tokens."""
-        brings, takes = self._hoped(self.sources[name])
-        return brings - self._price(takes)
 
     def watch(self, draft: Draft, verdict: Verdict) -> None:
         """A draft that was not taken: what became of its places tells as much."""
-        for confidence, accepted in outcomes(draft, verdict):
-            self.sources[draft.source].observe(confidence, accepted)
+        self._observe(self.sources[draft.source], draft, verdict)
 
     def another(self, draft: Draft) -> bool:
         """Whether to draft one more token after those."""
-        if len(draft.tokens) >= self.most or self.forced:
-            return len(draft.tokens) < self.next()
-        source = self.sources[draft.source]
-        reached = math.prod(self._probabilities(draft))
-        size = len(draft.tokens) + 1
-        best, likely = 0.0, reached
-        total = 0.0
-        for more in range(1, self.most - len(draft.tokens) + 1):
-            likely *= source.follow
-            total += likely
-            cost = more * source.step + self.target(size + more) - self.target(size)
-            best = max(best, total - self._price(cost))
-        return best > 0
+        size = len(draft.tokens)
+        if size >= self.most or self.forced:
+            return size < self.next()
+        source, outlook, price = self.sources[draft.source], self.outlook(draft.source), self._price
+        lost = (size + 1) * source.step + self.target(size + 2) - self.target(1)
+        if not self._trusted(source) and lost > self._budget:
+            return False
+        likely = list(map(mul, self._so_far(draft, source), source.later))
+        for more, series in zip(_SIZES, outlook.series, strict=False):
+            cost = more * source.step + self.target(size + more + 1) - self.target(size + 1)
+            if size + more <= self.most and sum(map(mul, likely, series)) > price * cost:
+                return True
+        return False
+
+    def _so_far(self, draft: Draft, source: Source) -> list[float]:
+        """The probability, jointly with each shift, that the reply goes along with all of a growing draft."""
+        if not 0 < self._drafted <= len(draft.confidence):
+            self._reached, self._drafted = source.weights, 0
+        self._reached = source.reach(draft.confidence[self._drafted :], self._reached)
+        self._drafted = len(draft.confidence)
+        return self._reached
+
+    def _trusted(self, source: Source) -> bool:
+        return source.calibration.tested >= _KNOWN
 
     def send(self, draft: Draft) -> int:
         """The beginning of the draft that gains most."""
@@ -250,100 +253,114 @@ class Planner:
         return max(range(len(gains)), key=gains.__getitem__)
 
     def forecast(self, draft: Draft) -> Sequence[float]:
-        return self._probabilities(draft) if draft.source in self.sources else ()
+        if draft.source not in self.sources:
+            return ()
+        reached = [1.0, *self._chances(draft)]
+        return [after / before for before, after in pairwise(reached)]
 
     def gain(self, draft: Draft) -> float:
         """What the best beginning of a draft brings beyond its price, in tokens; what it took to draft is spent."""
         return max(self._gains(draft), default=0.0)
 
     def learn(self, round: Round) -> None:
-        draft, verdict = round.draft, round.verdict
-        sent = verdict.drafted
-        emitted = len(verdict.emitted)
+        draft, emitted = round.draft, len(round.verdict.emitted)
+        if self._written:
+            self._plain += (emitted + round.verdict.end) * self.target(1)
+            self._spent += round.drafting + round.scoring
+        if not round.read and round.scoring > 0:
+            self.target.observe(round.verdict.drafted + 1, round.scoring)
+        self.lengths.grow(self._written, self._written + emitted)
         self._written += emitted
         self._rounds += 1
-        if not round.read and round.scoring > 0:
-            self.target.observe(sent + 1, round.scoring)
-        self._learn_rate(emitted, round)
-        if draft.tokens and draft.source in self.sources:
-            self._learn_draft(draft, round)
+        for source in self.sources.values():
+            source.calibration.spare = min(_SPARED, source.calibration.spare + _EXPLORED * emitted)
+        drafted = self.sources.get(draft.source) if draft.tokens else None
+        if drafted:
+            self._learn_draft(drafted, round)
+        for source in self.sources.values():
+            source.pass_by(emitted if source is not drafted else 0)
+        self._outlooks.clear()
+        self._drafted = 0
 
-    def _learn_rate(self, emitted: int, round: Round) -> None:
-        seconds = round.drafting + round.scoring
-        if round.read or seconds <= 0 or not emitted:
-            return
-        self._seconds = self._seconds or self.target(1) / _WINDOW
-        self._tokens += emitted - _WINDOW * self._tokens
-        self._seconds += seconds - _WINDOW * self._seconds
-        self._to_explore = min(self._to_explore + _EXPLORED * seconds, 1.0)
+    def end(self) -> None:
+        """The reply ended by itself."""
+        self.lengths.end(self._written)
 
-    def _learn_draft(self, draft: Draft, round: Round) -> None:
-        source = self.sources[draft.source]
-        self._learn_costs(source, draft)
-        probabilities = self._probabilities(draft)
-        for later in probabilities[1:]:
-            source.follow += _RECENT * (later - source.follow)
-        for confidence, accepted in outcomes(draft, round.verdict):
-            source.observe(confidence, accepted)
-        sent = round.verdict.drafted
+    def _learn_draft(self, source: Source, round: Round) -> None:
+        self._learn_costs(source, round.draft)
+        self._observe(source, round.draft, round.verdict)
         for each in self.sources.values():
             each.rested += each is not source
-        likely = sum(accumulate(probabilities[:sent], mul)) if draft.confidence else float(round.verdict.accepted)
-        time = sum(draft.steps[1:]) + source.step * bool(draft.steps) + self.target(sent + 1) - self.target(1)
-        brings, takes = self._hoped(source)
-        news = 1 - (1 - _RECENT) ** (1 + source.rested)  # what was known before has grown old meanwhile
-        source.brings = brings + news * (likely - brings)
-        source.takes = takes + news * (time - takes)
         source.rested = 0
+
+    def _observe(self, source: Source, draft: Draft, verdict: Verdict) -> None:
+        for confidence, accepted in outcomes(draft, verdict):
+            source.observe(confidence, accepted)
 
     def _learn_costs(self, source: Source, draft: Draft) -> None:
         for seconds in draft.steps[1:]:
-            source.step += _RECENT * (seconds - source.step)
+            source.step += _RECENT * (seconds - source.step) if source.step else seconds
         if draft.read > 8 and draft.steps:
             reading = max(0.0, draft.steps[0] - source.step) / draft.read
             source.reading += 0.5 * (reading - source.reading)
 
-    def _hoped(self, source: Source) -> tuple[float, float]:
-        """Tokens and seconds that a draft adds: as lately; before the first as if its tokens were mostly accepted."""
-        if source.brings is not None:
-            return source.brings, source.takes
-        best, likely, total = (0.0, 0.0), 1.0, 0.0
-        for size in range(1, self.most + 1):
-            likely *= source.follow
-            total += likely
-            cost = size * source.step + self.target(size + 1) - self.target(1)
-            if total - self._price(cost) > best[0] - self._price(best[1]):
-                best = total, cost
-        return best
+    @property
+    def _price(self) -> float:
+        """What a second is worth, in tokens."""
+        plain = 1 / self.target(1)
+        return max(plain, self.outlook(self._drafting).rate) if self._drafting in self.sources else plain
+
+    def outlook(self, name: str) -> Outlook:
+        """Time is worth what it brings: the rate is found by Dinkelbach's iteration (1967)."""
+        if name not in self._outlooks:
+            source, plain = self.sources[name], 1 / self.target(1)
+            sizes = [size for size in _SIZES if size <= self.most]
+            series = [[(1 - p**size) / (1 - p) for p in source.later] for size in sizes]
+            costs = [(size - 1) * source.step + self.target(size + 1) - self.target(1) for size in sizes]
+            likely = list(map(mul, source.weights, source.later))
+            runs = [sum(map(mul, likely, each)) / sum(likely) for each in series]
+            kinds, rate, brings, takes = source.kinds(), plain, 0.0, 0.0
+            for _ in range(3):
+                brings, takes = self._drafts(kinds, list(zip(runs, costs, strict=True)), rate)
+                takes += source.step
+                rate = max(plain, (1 + brings) / (self.target(1) + takes))
+            self._outlooks[name] = Outlook(brings, takes, rate, series)
+        return self._outlooks[name]
+
+    def _drafts(
+        self, kinds: Sequence[tuple[float, float]], runs: Sequence[tuple[float, float]], price: float
+    ) -> tuple[float, float]:
+        """Tokens and seconds that a draft adds beyond its first token's time, where a second is worth so many tokens.
+
+        The first token is of any kind that the source drafts; then the draft is given up, or as long as is best.
+        """
+        brings = takes = 0.0
+        for probability, share in kinds:
+            gains = [probability * tokens - price * seconds for tokens, seconds in runs]
+            best = max(gains)
+            if best > 0 or self.rule is Rule.REJECTION:
+                tokens, seconds = runs[gains.index(best)]
+                brings += share * probability * tokens
+                takes += share * seconds
+        return brings, takes
+
+    def _chances(self, draft: Draft) -> list[float]:
+        """The probability that the reply goes along with the draft up to each of its tokens."""
+        source, found = self.sources[draft.source], list[float]()
+        reached = source.weights
+        for confidence in sureness(draft):
+            reached = source.reach((confidence,), reached)
+            found.append(sum(reached))
+        return found
 
     def _gains(self, draft: Draft) -> Iterable[float]:
-        likely = accumulate(accumulate(self._probabilities(draft), mul))
-        for size, expected in enumerate(likely, start=1):
-            yield expected - self._price(self.target(size + 1) - self.target(1))
-
-    def _probabilities(self, draft: Draft) -> list[float]:
-        source = self.sources[draft.source]
-        return [source.probability(confidence) for confidence in draft.confidence]
-
-    def _price(self, seconds: float) -> float:
-        """What time is worth, in tokens."""
-        recent = self._tokens / self._seconds if self._seconds else 0.0
-        return seconds * max(1 / self.target(1), recent)
+        total, price = 0.0, self._price
+        for size, reached in enumerate(self._chances(draft), start=1):
+            total += reached
+            yield total - price * (self.target(size + 1) - self.target(1))
 
 
-def outcomes(draft: Draft, verdict: Verdict) -> list[tuple[float, bool]]:
-    """The confidence of each drafted token whose place the reply has reached, and whether the reply has it there.
-
-    Tokens that weren't sent count as well, as far as what was written goes: they cost nothing to look at.
-    """
-    written = "".join(emitted.token.text for emitted in verdict.emitted)
-    found, offset = list[tuple[float, bool]](), 0
-    for token, confidence in zip(draft.tokens, draft.confidence, strict=False):
-        if offset >= len(written):
-            break
-        agreed = written.startswith(token.text, offset)
-        found.append((confidence, agreed))
-        if not agreed:
-            break
-        offset += len(token.text)
-    return found
+def tell_end(lookahead: Lookahead, event: Event) -> None:
+    """Let a planner know that its reply ended by itself, and not at a limit."""
+    if isinstance(lookahead, Planner) and isinstance(event, Done) and event.reason is DoneReason.STOP:
+        lookahead.end()

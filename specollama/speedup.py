@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from specollama.planner import BINS, MOST
+from specollama.calibration import BINS
+from specollama.planner import MOST
 
 _FEWEST = 50.0  # tested tokens, below which counts say too little
 
@@ -54,7 +55,7 @@ def always(rate: float, tested: int = 0) -> Acceptance:
 
 
 def counted(hits: Sequence[float], trials: Sequence[float]) -> Acceptance | None:
-    """From a drafter's calibration (planner.Calibration); None where it has seen too little."""
+    """From a drafter's calibration (calibration.Calibration); None where it has seen too little."""
     total = sum(trials)
     if total < _FEWEST:
         return None
@@ -67,7 +68,7 @@ def counted(hits: Sequence[float], trials: Sequence[float]) -> Acceptance | None
 
 
 def _middle(place: int) -> float:
-    """The confidence in the middle of a bin of planner.Calibration."""
+    """The confidence in the middle of a bin of calibration.Calibration."""
     return float(1 - (1 - (place + 0.5) / BINS) ** 2)
 
 

@@ -226,12 +226,14 @@ class LocalDrafter:
         return len(tokens) - self.model.known(tokens)
 
     def _seen(self, tokens: list[int]) -> list[int]:
-        """What of the text the model gets; decided at its first draft."""
-        if self._from is None:
-            window = self.pace.window(self.name)
-            unread = len(tokens) - self.model.known(tokens)
-            self._from = len(tokens) - window if unread > window + _SINKS else 0
-        return tokens[:_SINKS] + tokens[self._from :] if self._from > _SINKS else list(tokens)
+        """What of the text the model gets; decided at its first draft, until then as if that were now."""
+        begin = self._begin(tokens) if self._from is None else self._from
+        return tokens[:_SINKS] + tokens[begin:] if begin > _SINKS else list(tokens)
+
+    def _begin(self, tokens: list[int]) -> int:
+        window = self.pace.window(self.name)
+        unread = len(tokens) - self.model.known(tokens)
+        return len(tokens) - window if unread > window + _SINKS else 0
 
     async def propose(self, text: str, count: int) -> Draft:
         return await worker.do(partial(self._propose, text, count))
@@ -240,6 +242,8 @@ class LocalDrafter:
         """What it has read beyond the text it takes back the next time."""
 
     def _propose(self, text: str, count: int, stopped: Callable[[], bool]) -> Draft:
+        if self._from is None:
+            self._from = self._begin(self.tokens(text))
         tokens = self._seen(self.tokens(text))
         position = len(self.tokens(text)) - self.prompt - len(tokens)  # of the first of the tokens, in the reply
         sampler = self._fresh_sampler() if self.rule is Rule.REJECTION else self.sampler

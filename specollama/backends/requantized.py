@@ -10,16 +10,20 @@ import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import time
 from typing import Any
 
 import platformdirs
 
 from specollama.backends.llama import LlamaModel, LoadOptions
+from specollama.backends.timings import DOUBTED_FOR, believed_until
 from specollama.backends.vocabulary import import_llama, offloads_to_gpu, silence
 from specollama.errors import RunError
 
 QUICKER = 0.9  # of the step as it was, that a copy must stay below to be worth having
+INCREDIBLE = 10.0  # times as fast: 4 bits in place of 32 are an eighth of the bytes
 LARGEST = 2 * 2**30  # bytes of a file that is copied unasked: some ten seconds of work
 
 
@@ -36,6 +40,21 @@ def may_help(model: LlamaModel, options: LoadOptions) -> bool:
     on_gpu = options.gpu_layers != 0 and offloads_to_gpu()
     quick = model.metadata("general.file_type") == str(import_llama().LLAMA_FTYPE_MOSTLY_Q4_0)
     return not on_gpu and not quick and model.path.stat().st_size <= LARGEST
+
+
+def quicker(step: float, copied: float) -> bool:
+    """Whether a copy is worth having, by seconds of a step as the file is and as its copy."""
+    return copied < QUICKER * step
+
+
+def weighed_until(steps: Sequence[float], copied: Sequence[float], now: Callable[[], float] = time) -> float | None:
+    """When the two are to be weighed anew (seconds since 1970), by the looks at their steps; None: it is sound.
+
+    A factor that no copy can have comes from a bad moment, too.
+    """
+    if min(steps) > INCREDIBLE * min(copied):
+        return now() + DOUBTED_FOR
+    return believed_until(steps, copied, now=now)
 
 
 def make(path: Path, copy: Path) -> None:

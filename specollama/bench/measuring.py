@@ -1,4 +1,4 @@
-"""The measurements: every prompt to every side, in turn, in one run."""
+"""The measurements: every prompt to every side, in turn, in one run; each reply after a fresh start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from specollama.bench.comparison import Reply
 from specollama.bench.near_ties import Movements
 from specollama.bench.prompts import Prompt
-from specollama.bench.sides import PLAIN, Side
+from specollama.bench.sides import PLAIN, Replies, Side
 from specollama.bench.timing import Timed
 from specollama.errors import EndpointError, ModelMissing, Unreachable
 from specollama.pairs import Conversation
@@ -19,6 +19,9 @@ from specollama.wire import Message
 
 TOLD = 5
 """Most probable tokens that plain is asked for: two make the gap, the others catch those that changed places."""
+
+_WARMING = "Hello."
+"""What loads the models and touches their weights: one token of a prompt that isn't measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,11 @@ def questions(prompt: Prompt, turns: int) -> list[Question]:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One reply of one side. `fault`: why it broke off; "" when it is whole."""
+    """One reply of one side. `fault`: why it broke off; "" when it is whole.
+
+    `seen_before`: its engine couldn't be started afresh, and had this prompt from this side before. `prompt_cached`:
+    or from any side, so that the prompt may have been in its KV cache.
+    """
 
     side: str
     question: str
@@ -54,6 +61,8 @@ class Measurement:
     repeat: int
     timed: Timed
     fault: str = ""
+    seen_before: bool = False
+    prompt_cached: bool = False
 
     @property
     def reply(self) -> Reply:
@@ -67,6 +76,8 @@ class Measurement:
             "prompt": self.question,
             "category": self.category,
             "repeat": self.repeat,
+            "seen_before": self.seen_before,
+            "prompt_cached": self.prompt_cached,
             "fault": self.fault,
             "text": self.reply.text,
             "answer": self.reply.answer,
@@ -83,10 +94,14 @@ class Measurement:
 
 @dataclass(slots=True)
 class Measured:
-    """What a run has measured so far. `told`: plain's replies with their most probable tokens, by question."""
+    """What a run has measured so far. `told`: plain's replies with their most probable tokens, by question.
+
+    `untold`: why such a reply didn't come, so that gaps aren't known.
+    """
 
     measurements: list[Measurement] = field(default_factory=list)
     told: dict[str, Reply] = field(default_factory=dict)
+    untold: dict[str, str] = field(default_factory=dict)
     movements: dict[str, Movements] = field(default_factory=dict)  # by side
 
     def of(self, side: str, question: str) -> list[Measurement]:
@@ -106,13 +121,17 @@ class Run:
     repeat: int
     measured: Measured
     note: Callable[[str], None] = lambda what: None
+    _asked: set[tuple[str, str]] = field(default_factory=set)  # questions by the engines that may remember them
 
-    async def load(self, prompt: Prompt) -> None:
-        """A reply of every side, not counted: models are loaded, and routes measured where they do so."""
-        [question] = questions(prompt, 1)
+    async def load(self) -> None:
+        """A token of every side, not counted: models are loaded, and timed where that wasn't done yet.
+
+        Raises EndpointError.
+        """
         for name, side in self.sides.items():
             self.note(f"loading: {name}")
-            await _answer(side, question.conversation([], self.options))
+            async with side.fresh(again=False) as replies:
+                await self._warm_up(replies)
 
     async def ask(self, prompt: Prompt, turns: int) -> None:
         """Every turn of a prompt, `repeat` times to all sides in turn; plain's answers make the conversation.
@@ -122,72 +141,96 @@ class Run:
         answers: list[str] = []
         asked = questions(prompt, turns)
         for place, question in enumerate(asked):
-            self.note(f"{question.id}: warming up")
-            told, fault = await self._warm(question, answers)
-            if fault:
-                self._give_up([question], question, fault)
+            answer = await self._measure(question, answers)
+            if not answer:
                 self._give_up(asked[place + 1 :], question)
                 return
-            for repeat in range(self.repeat):
-                for name, side in self.sides.items():
-                    self.note(f"{question.id}: {name}, {repeat + 1} of {self.repeat}")
-                    await self._measure(name, side, question, answers, repeat)
-            if not told.answer and asked[place + 1 :]:
-                self._give_up(asked[place + 1 :], question)
-                return
-            answers.append(told.answer)
+            answers.append(answer)
 
-    async def _warm(self, question: Question, answers: Sequence[str]) -> tuple[Reply, str]:
-        """A reply of every side that isn't counted; plain's, with its most probable tokens, is the answer.
+    async def _measure(self, question: Question, answers: Sequence[str]) -> str:
+        """All replies to a question; plain's first answer, which is the next turn's: "" where there is none.
 
-        Where that one fails: why, and no other side is asked. So every side (its draft model and its lanes, too) has
-        the prompt in its cache when it is timed, and plain's timed replies aren't slowed by asking for
-        log-probabilities.
+        Where plain's first reply fails, no other is asked for.
         """
-        plain, fault = await _kept(self.sides[PLAIN], question.conversation(answers, self.options, TOLD))
-        if fault:
-            return plain.reply, fault
-        self.measured.told[question.id] = plain.reply
-        for name, side in self.sides.items():
-            if name != PLAIN:
-                await _kept(side, question.conversation(answers, self.options))
-        return plain.reply, ""
+        first: Measurement | None = None
+        for repeat in range(self.repeat):
+            for name, side in self.sides.items():
+                self.note(f"{question.id}: {name}, {repeat + 1} of {self.repeat}")
+                found = await self._reply(name, side, question, answers, repeat)
+                self.measured.measurements.append(found)
+                first = first or found
+                if first.fault:
+                    self._give_up([question], question, but=PLAIN)
+                    return ""
+        assert first
+        await self._tell(question, answers, first.reply)
+        return first.reply.answer
 
-    def _give_up(self, questions: Sequence[Question], unanswered: Question, fault: str = "") -> None:
-        """Questions that aren't asked, since plain has no answer to one of them or before them. `fault`: plain's."""
-        unasked = f"not asked: plain has no answer to {unanswered.id}"
+    async def _reply(
+        self, name: str, side: Side, question: Question, answers: Sequence[str], repeat: int
+    ) -> Measurement:
+        cached = side.remembers and (side.engine, question.id) in self._asked
+        seen = side.remembers and repeat > 0
+        timed, fault = await self._kept(side, question.conversation(answers, self.options), again=repeat > 0)
+        if side.remembers:
+            self._asked.add((side.engine, question.id))
+        return Measurement(name, question.id, question.category, repeat, timed, fault, seen, cached)
+
+    async def _tell(self, question: Question, answers: Sequence[str], plain: Reply) -> None:
+        """Learn plain's most probable tokens, and how far the sides' gaps lie from them.
+
+        After all timed replies: none finds the prompt read for it, and plain isn't slowed by telling its tokens. A
+        timed reply that tells them unasked, as of a target in process, is taken.
+        """
+        told = plain
+        if not any(piece.top for piece in plain.pieces):
+            self.note(f"{question.id}: plain's most probable tokens")
+            asked = question.conversation(answers, self.options, TOLD)
+            timed, fault = await self._kept(self.sides[PLAIN], asked, again=True)
+            if fault:
+                self.measured.untold[question.id] = fault
+                return
+            told = timed.reply
+        self.measured.told[question.id] = told
+        for name in self.sides:
+            if name != PLAIN:
+                moved = self.measured.movements.setdefault(name, Movements())
+                for found in self.measured.of(name, question.id):
+                    moved.learn(told, found.reply)
+
+    def _give_up(self, questions: Sequence[Question], unanswered: Question, but: str = "") -> None:
+        """Questions that aren't asked of the sides (all `but` one), since plain has no answer to `unanswered`."""
+        why = f"not asked: plain has no answer to {unanswered.id}"
         for question in questions:
             for name in self.sides:
-                why = (fault if name == PLAIN else "") or unasked
-                self.measured.measurements.append(Measurement(name, question.id, question.category, 0, Timed(), why))
+                if name != but:
+                    self.measured.measurements.append(
+                        Measurement(name, question.id, question.category, 0, Timed(), why)
+                    )
 
-    async def _measure(self, name: str, side: Side, question: Question, answers: Sequence[str], repeat: int) -> None:
-        timed, fault = await _kept(side, question.conversation(answers, self.options))
-        found = Measurement(name, question.id, question.category, repeat, timed, fault)
-        self.measured.measurements.append(found)
-        if name != PLAIN:
-            moved = self.measured.movements.setdefault(name, Movements())
-            moved.learn(self.measured.told[question.id], found.reply)
+    async def _kept(self, side: Side, conversation: Conversation, *, again: bool) -> tuple[Timed, str]:
+        """A reply as far as it came, of the side as it is after a fresh start, and why it came no further."""
+        timed = Timed()
+        try:
+            async with side.fresh(again=again) as replies:
+                await self._warm_up(replies)
+                timed = Timed()  # whose clock begins now
+                await _answer(replies, conversation, timed)
+        except (Unreachable, ModelMissing):
+            raise
+        except EndpointError as error:
+            return timed, str(error)
+        return timed, ""
+
+    async def _warm_up(self, replies: Replies) -> None:
+        conversation = Conversation([Message(role="user", content=_WARMING)], {**self.options, "num_predict": 1})
+        await _answer(replies, conversation, Timed())
 
 
-async def _kept(side: Side, conversation: Conversation) -> tuple[Timed, str]:
-    """A reply as far as it came, and why it came no further."""
-    timed = Timed()
-    try:
-        await _answer(side, conversation, timed)
-    except (Unreachable, ModelMissing):
-        raise
-    except EndpointError as error:
-        return timed, str(error)
-    return timed, ""
-
-
-async def _answer(side: Side, conversation: Conversation, timed: Timed | None = None) -> Timed:
-    timed = Timed() if timed is None else timed
-    async with aclosing(side.reply(conversation)) as events:
+async def _answer(replies: Replies, conversation: Conversation, timed: Timed) -> None:
+    async with aclosing(replies.reply(conversation)) as events:
         async for event in events:
             timed.take(event)
-    return timed
 
 
 def faults(pairs: Sequence[tuple[Measurement, Measurement]]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specollama.bench.summary import SideFigures
+from specollama.bench.summary import Group, SideFigures
 from specollama.errors import MissingPackage
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ _LONGEST_DRAFT = 16  # places shown
 
 def draw(figures: Sequence[SideFigures], file: Path, title: str) -> None:
     """Save a PNG: the speed-up by kind with its intervals, and how often each place of a draft was accepted.
+
+    Replies to prompts that a side's engine had seen before have bars of their own, hatched.
 
     Raises MissingPackage without matplotlib.
     """
@@ -36,18 +38,30 @@ def draw(figures: Sequence[SideFigures], file: Path, title: str) -> None:
 
 def _draw_speed(axes: Axes, figures: Sequence[SideFigures]) -> None:
     kinds = list(dict.fromkeys(kind for side in figures for kind in side.kinds))
-    width = _BAR_SPACE / len(figures)
-    for number, side in enumerate(figures):
+    series = [(side, seen) for side in figures for seen in (False, True) if side.seen_before or not seen]
+    width = _BAR_SPACE / len(series)
+    for number, (side, seen) in enumerate(series):
         groups = [*(side.kinds.get(kind) for kind in kinds), side]
-        bars = [(place, group) for place, group in enumerate(groups) if group and group.speedup]
-        lefts = [place + (number - (len(figures) - 1) / 2) * width for place, _ in bars]
-        heights = [group.speedup or 0 for _, group in bars]
-        axes.bar(lefts, heights, width, yerr=_errors([group for _, group in bars]), capsize=3, label=_label(side))
+        bars = [
+            (place, group, height) for place, group in enumerate(groups) if group and (height := _height(group, seen))
+        ]
+        lefts = [place + (number - (len(series) - 1) / 2) * width for place, _, _ in bars]
+        errors = None if seen else _errors([group for _, group, _ in bars])
+        label = f"{side.name}, seen before" if seen else _label(side)
+        hatch = "//" if seen else None
+        axes.bar(lefts, [each[2] for each in bars], width, yerr=errors, capsize=3, label=label, hatch=hatch)
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set_xticks(range(len(kinds) + 1), [*(_literal(kind) for kind in kinds), "all"], rotation=20)
     axes.set_ylabel("speed over plain (decoding)")
-    axes.set_title("speed-up and its interval", fontsize="medium")
+    axes.set_title("speed-up of first replies and its interval", fontsize="medium")
     axes.legend(fontsize="small")
+
+
+def _height(group: Group, seen: bool) -> float:
+    """The speed-up of first replies, or of those to prompts seen before; 0 where there is none."""
+    if not seen:
+        return group.speedup or 0
+    return ((found := group.seen_before) and found["speedup"]) or 0
 
 
 def _errors(groups: Sequence[Any]) -> list[list[float]]:

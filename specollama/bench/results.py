@@ -16,7 +16,7 @@ from specollama.bench.prompts import Prompt
 from specollama.bench.sides import PLAIN, Sides
 from specollama.bench.summary import SideFigures, side_figures
 
-FORMAT = 1
+FORMAT = 2
 """Goes up when a key changes its meaning."""
 
 
@@ -66,10 +66,12 @@ class Results:
             "versions": versions(),
             "servers": self.sides.servers,
             "models": self.sides.models,
+            "sides": self.sides.as_object(),
             "options": dict(self.options),
             "summary": {each.name: each.summary() for each in figures},
             "results": {each.name: each.as_object() for each in figures},
             "prompts": [asdict(prompt) for prompt in self.prompts],
+            "gaps_unknown": self.measured.untold,
             "measurements": [each.as_object() for each in self.measured.measurements],
         }
 

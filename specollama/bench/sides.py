@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
-from specollama.backends.facts import describe
+from specollama.backends import store
+from specollama.backends.facts import describe, passed_on
 from specollama.backends.http import OllamaServer
 from specollama.backends.llama_server import LlamaServer
+from specollama.backends.requests import Requests
+from specollama.bench.fresh import LearntState, load, unload
 from specollama.config import DraftRef, FileRef, Lookup, ModelRef, PairSettings
 from specollama.errors import (
     BrokenReply,
@@ -24,20 +28,43 @@ from specollama.errors import (
     UsageError,
     one_line,
 )
+from specollama.local_route import target_file
 from specollama.native_route import started
 from specollama.pairs import Conversation, Pair
 from specollama.scoring.engines import detect
 from specollama.stats import Done, Event, Stats, Text
-from specollama.types import Origin, Route
+from specollama.types import Origin, Route, SamplingOptions
 
 PLAIN = str(Route.PLAIN)
 AGAINST = "against"
 
 
-class Side(Protocol):
-    """Something that answers a conversation with the events of a reply, like a pair."""
+class Replies(Protocol):
+    """What answers a conversation with the events of a reply, like a pair."""
 
     def reply(self, conversation: Conversation) -> AsyncGenerator[Event, None]: ...
+
+
+class Side(Protocol):
+    """One of those that are compared.
+
+    `engine`: the URL of what runs the target; "" where it is opened in process for each reply. `remembers`: that
+    engine can't be started afresh between two replies, so that a prompt it was asked before may be in its KV cache,
+    and its reply in whatever else it keeps.
+    """
+
+    @property
+    def engine(self) -> str: ...
+
+    @property
+    def remembers(self) -> bool: ...
+
+    def fresh(self, *, again: bool) -> AbstractAsyncContextManager[Replies]:
+        """Started afresh, as far as it can be. `again`: the next reply repeats one.
+
+        Raises EndpointError.
+        """
+        ...
 
 
 @dataclass(slots=True)
@@ -48,6 +75,41 @@ class Sides:
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
     servers: dict[str, str] = field(default_factory=dict)  # by URL: what runs there, with its version
 
+    def as_object(self) -> dict[str, dict[str, Any]]:
+        """How each side begins its replies."""
+        return {name: {"engine": side.engine, "remembers": side.remembers} for name, side in self.sides.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class PairSide:
+    """A pair on one route, opened anew for each reply.
+
+    `served`: its models in the memory of an Ollama, which unloads them before each reply (but where it `remembers`).
+    """
+
+    settings: PairSettings
+    environ: Mapping[str, str]
+    state: LearntState
+    engine: str
+    served: tuple[ModelRef, ...]
+    remembers: bool
+
+    @asynccontextmanager
+    async def fresh(self, *, again: bool) -> AsyncGenerator[Replies, None]:
+        self.state.begin(again=again)
+        if not self.remembers:
+            for model in self.served:
+                await unload(model, self.environ)
+        for model in self.served:
+            if model in self.settings.drafts:  # the token that warms the pair up loads the target alone
+                await load(model, self._requests(model), self.environ)
+        async with Pair(self.settings, self.environ, self.state.folder) as pair:
+            yield pair
+
+    def _requests(self, model: ModelRef) -> Requests:
+        kept = self.settings.keep_alive
+        return Requests(model.model, SamplingOptions(), passed_on(self.settings.options), kept)
+
 
 async def open_sides(
     settings: PairSettings,
@@ -56,36 +118,83 @@ async def open_sides(
     environ: Mapping[str, str],
     stack: AsyncExitStack,
 ) -> Sides:
-    """Open plain, the pair on each of the routes, and the engine at `against`; `stack` closes them.
+    """Look for plain, the pair on each of the routes, and the engine at `against`; `stack` closes what is opened.
 
     Raises EndpointError where a server or model isn't there, UsageError where a route needs a draft model.
     """
     found = Sides()
     compared = [Route.PLAIN, *(route for route in routes if route is not Route.PLAIN)]
-    for route, pair in (await _open_pairs(settings, compared, environ, stack)).items():
-        found.sides[str(route)] = pair
     await _describe(found, settings, environ)
     if Route.NATIVE in compared:
         await _describe_native(found, settings, environ)
+    folder = Path(stack.enter_context(TemporaryDirectory(prefix="specollama-bench-")))
+    opening = _Opening(environ, folder)
+    for route in compared:
+        found.sides[str(route)] = await opening.side(str(route), _on(settings, route))
     if against is not None:
-        plain = found.sides[PLAIN]
-        assert isinstance(plain, Pair)
-        found.sides[AGAINST] = await _open_against(found, against, plain, environ, stack)
+        found.sides[AGAINST] = await _open_against(found, against, settings, opening, stack)
     return found
 
 
-async def _open_pairs(
-    settings: PairSettings, routes: list[Route], environ: Mapping[str, str], stack: AsyncExitStack
-) -> dict[Route, Pair]:
-    """A pair for each route; a target that is a file is opened once for all of them."""
-    if not isinstance(settings.target, FileRef):
-        pairs = {route: Pair(settings.override(route=route), environ) for route in routes}
-        for pair in pairs.values():
-            await stack.enter_async_context(pair)
-        return pairs
-    drafting = next((route for route in routes if route is not Route.PLAIN), Route.PLAIN)
-    opened = await stack.enter_async_context(Pair(settings.override(route=drafting), environ))
-    return {route: opened.tuned(route=route) for route in routes}
+def _on(settings: PairSettings, route: Route) -> PairSettings:
+    """The pair on this route. A plain reply by a file opens no draft model."""
+    alone = route is Route.PLAIN and isinstance(settings.target, FileRef)
+    return replace(settings, drafts=(), route=route) if alone else settings.override(route=route)
+
+
+@dataclass(slots=True)
+class _Opening:
+    """Makes the pairs' sides. `folder`: for what they learn, each in a folder of its own."""
+
+    environ: Mapping[str, str]
+    folder: Path
+    _unloads: dict[tuple[str, str], bool] = field(default_factory=dict)  # by URL and model
+
+    async def side(self, name: str, settings: PairSettings) -> PairSide:
+        """Raises Unreachable."""
+        state = self.folder / name
+        state.mkdir()
+        served = served_models(settings, self.environ)
+        engine = next((model.endpoint.url for model in served if model not in settings.drafts), "")
+        unloads = [await self._unloaded(model) for model in served]
+        return PairSide(settings, self.environ, LearntState(state), engine, served, remembers=not all(unloads))
+
+    async def _unloaded(self, model: ModelRef) -> bool:
+        """Whether the model's server unloads it when told to."""
+        key = (model.endpoint.url, model.model)
+        if key not in self._unloads:
+            self._unloads[key] = not model.scored and await unload(model, self.environ)
+        return self._unloads[key]
+
+
+def served_models(settings: PairSettings, environ: Mapping[str, str]) -> tuple[ModelRef, ...]:
+    """The pair's models that a server has in its memory, on its route: the target first, if it is one."""
+    target = settings.target
+    here = isinstance(target, FileRef) or _opened_here(settings, environ)
+    if settings.route is Route.NATIVE and isinstance(target, ModelRef):
+        return (replace(target, endpoint=settings.native),)
+    models = [] if here or isinstance(target, FileRef) else [target]
+    if settings.route is not Route.PLAIN:
+        drafts = (draft for draft in settings.drafts if isinstance(draft, ModelRef))
+        models += [draft for draft in drafts if not (here and _in_store(draft, environ))]
+    return tuple(models)
+
+
+def _opened_here(settings: PairSettings, environ: Mapping[str, str]) -> bool:
+    """Whether the target that an Ollama has is opened in process."""
+    if settings.route is Route.LOCAL:
+        return True
+    try:
+        return settings.route is Route.AUTO and isinstance(target_file(settings, environ), Path)
+    except RunError:
+        return False
+
+
+def _in_store(model: ModelRef, environ: Mapping[str, str]) -> bool:
+    try:
+        return store.weights(model.model, environ) is not None
+    except RunError:
+        return False
 
 
 async def _describe(found: Sides, settings: PairSettings, environ: Mapping[str, str]) -> None:
@@ -138,10 +247,10 @@ def _digest(file: Path) -> str:
 
 
 async def _open_against(
-    found: Sides, against: ModelRef, plain: Pair, environ: Mapping[str, str], stack: AsyncExitStack
+    found: Sides, against: ModelRef, settings: PairSettings, opening: _Opening, stack: AsyncExitStack
 ) -> Side:
     """An Ollama, which answers /api/version, or else a llama-server, which answers /props."""
-    at = against.endpoint
+    at, environ = against.endpoint, opening.environ
     async with OllamaServer(at.url, **at.reaching(environ)) as ollama:
         try:
             version = await ollama.version()
@@ -152,8 +261,7 @@ async def _open_against(
             version = ""
     if version:
         found.models[AGAINST] = await _described(found, against, environ)
-        alone = replace(plain.settings, target=against, drafts=(), route=Route.PLAIN)
-        return await stack.enter_async_context(Pair(alone, environ))
+        return await opening.side(AGAINST, replace(settings, target=against, drafts=(), route=Route.PLAIN))
     server = await stack.enter_async_context(LlamaServer(at.url, **at.reaching(environ)))
     try:
         props = await server.props()
@@ -164,15 +272,26 @@ async def _open_against(
         raise RunError(neither) from error
     found.servers[at.url] = f"llama-server {props.build_info}".strip()
     found.models[AGAINST] = {"name": props.model_path, "url": at.url, "digest": ""}
-    return LlamaServerSide(server, plain)
+    plain = await stack.enter_async_context(Pair(_on(settings, Route.PLAIN), environ, opening.folder))
+    return LlamaServerSide(server, plain, at.url)
 
 
 @dataclass(frozen=True, slots=True)
 class LlamaServerSide:
-    """A llama-server that renders and speculates by itself, asked for what plain is asked for."""
+    """A llama-server that renders and speculates by itself, asked for what plain is asked for.
+
+    It is somebody else's, and goes on as it is from one reply to the next. `plain` is asked for nothing but its
+    sampling options.
+    """
 
     server: LlamaServer
     plain: Pair
+    engine: str
+    remembers: bool = True
+
+    @asynccontextmanager
+    async def fresh(self, *, again: bool) -> AsyncGenerator[Replies, None]:
+        yield self
 
     async def reply(self, conversation: Conversation) -> AsyncGenerator[Event, None]:
         """Text by read of the connection: what its engine settled at once mostly comes in one."""

@@ -1,4 +1,8 @@
-"""From measurements to figures: by prompt, by kind, and overall. Pure."""
+"""From measurements to figures: by prompt, by kind, and overall. Pure.
+
+The figure of a prompt is that of its first replies: each came after a fresh start, or was the first that its engine was
+asked for. What an engine that remembers makes of a prompt that it has seen before is a figure of its own.
+"""
 
 from __future__ import annotations
 
@@ -38,28 +42,35 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Medians over the repeats: tokens per second of decoding, and nanoseconds to the first text."""
+    """Medians over the first replies: tokens per second of decoding, and nanoseconds to the first text.
+
+    The latter are None where one of the two may have had the prompt in its KV cache, and the other not.
+    """
 
     plain: float
     side: float
-    plain_first_token: float
-    first_token: float
+    plain_first_token: float | None
+    first_token: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class PromptFigures:
     """One prompt on one side.
 
-    Without `pairs` there is no factor: `error` says why, or all came in one burst, and there was nothing to time.
+    `pairs` are of first replies, `overall_pairs` the same with the reading of the prompt; `seen_pairs` and
+    `seen_overall_pairs` are of replies to a prompt that the side's engine had seen before. Without `pairs` there is no
+    factor: `error` says why, or all came in one burst, and there was nothing to time.
     """
 
     id: str
     category: str
     error: str = ""
     pairs: tuple[Pair, ...] = ()
-    overall_pairs: tuple[Pair, ...] = ()  # the prompt's reading included
+    overall_pairs: tuple[Pair, ...] = ()
+    seen_pairs: tuple[Pair, ...] = ()
+    seen_overall_pairs: tuple[Pair, ...] = ()
     rates: Rates | None = None
-    counts: Stats = field(default_factory=Stats)  # added up over the repeats
+    counts: Stats = field(default_factory=Stats)  # added up over the first replies
     replies: int = 0
     differences: tuple[Difference, ...] = ()
     routes: tuple[str, ...] = ()  # that the replies really took, with the reason where it was plain
@@ -67,6 +78,10 @@ class PromptFigures:
     @property
     def speedup(self) -> float | None:
         return ratio_of_medians(self.pairs) if self.pairs else None
+
+    @property
+    def overall(self) -> float | None:
+        return ratio_of_medians(self.overall_pairs) if self.overall_pairs else None
 
     @property
     def interval(self) -> Interval | None:
@@ -79,7 +94,8 @@ class PromptFigures:
             "error": self.error,
             "speedup": self.speedup,
             "interval": _interval(self.interval),
-            "speedup_overall": ratio_of_medians(self.overall_pairs) if self.overall_pairs else None,
+            "speedup_overall": self.overall,
+            "seen_before": _seen([self]),
             "medians": asdict(self.rates) if self.rates else None,
             **_acceptance(self.counts),
             "identical_share": _share(self.replies - len(self.differences), self.replies),
@@ -105,8 +121,17 @@ class Group:
 
     @property
     def speedup_overall(self) -> float | None:
-        overall = [prompt.overall_pairs for prompt in self.timed if prompt.overall_pairs]
-        return geometric_mean([ratio_of_medians(pairs) for pairs in overall]) if overall else None
+        return _mean(prompt.overall_pairs for prompt in self.timed)
+
+    @property
+    def slowest_overall(self) -> PromptFigures | None:
+        known = [prompt for prompt in self.timed if prompt.overall is not None]
+        return min(known, key=lambda prompt: prompt.overall or 0, default=None)
+
+    @property
+    def seen_before(self) -> dict[str, Any] | None:
+        """The figures of replies to prompts that the side's engine had seen before; None where there are none."""
+        return _seen(self.prompts)
 
     @property
     def median(self) -> float | None:
@@ -142,7 +167,8 @@ class Group:
 
     def rate(self, side: str) -> float | None:
         """The median of the prompts' figures; `side`: a field of Rates."""
-        known = [getattr(prompt.rates, side) for prompt in self.prompts if prompt.rates]
+        rates = [getattr(prompt.rates, side) for prompt in self.prompts if prompt.rates]
+        known = [rate for rate in rates if rate is not None]
         return median(known) if known else None
 
     def as_object(self) -> dict[str, Any]:
@@ -151,6 +177,7 @@ class Group:
             "speedup_median": self.median,
             "interval": _interval(self.interval),
             "speedup_overall": self.speedup_overall,
+            "seen_before": self.seen_before,
             "plain_tokens_per_second": self.rate("plain"),
             "tokens_per_second": self.rate("side"),
             "plain_first_token_duration": self.rate("plain_first_token"),
@@ -179,7 +206,7 @@ class SideFigures(Group):
 
     def summary(self) -> dict[str, Any]:
         """The figures that comparisons are made with; every factor beside the share of identical texts."""
-        kinds, slowest = self.kinds, self.slowest
+        kinds, slowest, slowest_overall = self.kinds, self.slowest, self.slowest_overall
         near = Counter(difference.near_tie for difference in self.differences)
         return {
             "speedup_geomean": self.speedup,
@@ -189,6 +216,10 @@ class SideFigures(Group):
             "speedup_min": slowest.speedup if slowest else None,
             "slowest_prompt": slowest.id if slowest else None,
             "speedup_overall_geomean": self.speedup_overall,
+            "speedup_overall_by_kind": {name: kind.speedup_overall for name, kind in kinds.items()},
+            "speedup_overall_min": slowest_overall.overall if slowest_overall else None,
+            "slowest_prompt_overall": slowest_overall.id if slowest_overall else None,
+            "seen_before": self.seen_before,
             "identical_share": self.identical_share,
             "differences": {"near_tie": near[True], "no_near_tie": near[False], "gap_unknown": near[None]},
             "near_tie": self.bound.as_object(),
@@ -217,24 +248,25 @@ def side_figures(measured: Measured, side: str) -> SideFigures:
 
 def _prompt(measured: Measured, side: str, question: str, category: str, bound: Movements) -> PromptFigures:
     pairs = list(zip(measured.of(PLAIN, question), measured.of(side, question), strict=False))
+    first = [(plain, each) for plain, each in pairs if not each.seen_before]
     told = measured.told.get(question)
-    counts = _added(each.reply.stats for _, each in pairs)
+    counts = _added(each.reply.stats for _, each in first)
     routes = tuple(_route(each) for _, each in pairs)
     if not pairs:
         return PromptFigures(question, category, "not measured")
     if found := "; ".join(faults(pairs)):
         return PromptFigures(question, category, found, counts=counts, routes=routes)
     differences = [_difference(plain, each, told, bound) for plain, each in pairs]
-    rates = [(plain.timed.tokens_per_second, each.timed.tokens_per_second) for plain, each in pairs]
-    known = tuple((plain, rate) for plain, rate in rates if plain and rate)
-    short = len(known) < len(rates)
-    overall = [(plain.timed.tokens_per_second_overall, each.timed.tokens_per_second_overall) for plain, each in pairs]
+    seen = [(plain, each) for plain, each in pairs if each.seen_before]
+    known = _decoding(first)
     return PromptFigures(
         question,
         category,
-        pairs=() if short else known,
-        overall_pairs=tuple((plain, rate) for plain, rate in overall if plain and rate),
-        rates=None if short else _rates(pairs, known),
+        pairs=known,
+        overall_pairs=_overall([pair for pair in first if _alike(pair)]),
+        seen_pairs=_decoding(seen),
+        seen_overall_pairs=_overall(seen),
+        rates=_rates(first, known) if known else None,
         counts=counts,
         replies=len(pairs),
         differences=tuple(difference for difference in differences if difference),
@@ -242,13 +274,51 @@ def _prompt(measured: Measured, side: str, question: str, category: str, bound: 
     )
 
 
-def _rates(pairs: Sequence[tuple[Measurement, Measurement]], known: Sequence[Pair]) -> Rates:
+_Both = tuple[Measurement, Measurement]  # plain and the side
+
+
+def _decoding(pairs: Sequence[_Both]) -> tuple[Pair, ...]:
+    """Their rates of decoding; none where one of them came in one burst."""
+    rates = [(plain.timed.tokens_per_second, side.timed.tokens_per_second) for plain, side in pairs]
+    known = tuple((plain, rate) for plain, rate in rates if plain and rate)
+    return known if len(known) == len(rates) else ()
+
+
+def _overall(pairs: Sequence[_Both]) -> tuple[Pair, ...]:
+    """Their rates from the request to the end."""
+    rates = [(plain.timed.tokens_per_second_overall, side.timed.tokens_per_second_overall) for plain, side in pairs]
+    return tuple((plain, rate) for plain, rate in rates if plain and rate)
+
+
+def _alike(pair: _Both) -> bool:
+    """Whether both may have had the prompt in their KV cache, or neither: else the reading isn't compared."""
+    plain, side = pair
+    return plain.prompt_cached == side.prompt_cached
+
+
+def _rates(pairs: Sequence[_Both], known: Sequence[Pair]) -> Rates:
+    alike = [pair for pair in pairs if _alike(pair)]
     return Rates(
         plain=median(plain for plain, _ in known),
         side=median(side for _, side in known),
-        plain_first_token=median(plain.timed.first_text or 0 for plain, _ in pairs),
-        first_token=median(side.timed.first_text or 0 for _, side in pairs),
+        plain_first_token=median(plain.timed.first_text or 0 for plain, _ in alike) if alike else None,
+        first_token=median(side.timed.first_text or 0 for _, side in alike) if alike else None,
     )
+
+
+def _mean(prompts: Iterable[Sequence[Pair]]) -> float | None:
+    """The geometric mean of the prompts' speed-ups; None when none was timed."""
+    known = [ratio_of_medians(pairs) for pairs in prompts if pairs]
+    return geometric_mean(known) if known else None
+
+
+def _seen(prompts: Sequence[PromptFigures]) -> dict[str, Any] | None:
+    replies = sum(len(prompt.seen_overall_pairs) for prompt in prompts)
+    if not replies:
+        return None
+    speedup = _mean(prompt.seen_pairs for prompt in prompts)
+    overall = _mean(prompt.seen_overall_pairs for prompt in prompts)
+    return {"speedup": speedup, "speedup_overall": overall, "replies": replies}
 
 
 def _route(measurement: Measurement) -> str:

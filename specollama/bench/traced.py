@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from specollama.bench.sides import Side
+from specollama.bench.sides import Replies, Side
 from specollama.config import PairSettings
 from specollama.pairs import Conversation
 from specollama.stats import Event
@@ -33,5 +34,27 @@ class TracedSide:
     trace: TraceFile
     labels: Labels
 
+    @property
+    def engine(self) -> str:
+        return self.side.engine
+
+    @property
+    def remembers(self) -> bool:
+        return self.side.remembers
+
+    @asynccontextmanager
+    async def fresh(self, *, again: bool) -> AsyncGenerator[Replies, None]:
+        async with self.side.fresh(again=again) as replies:
+            yield TracedReplies(replies, self)
+
+
+@dataclass(frozen=True, slots=True)
+class TracedReplies:
+    """What a traced side answers with."""
+
+    replies: Replies
+    of: TracedSide
+
     def reply(self, conversation: Conversation) -> AsyncGenerator[Event, None]:
-        return replied(self.side, conversation, self.settings, self.trace, self.labels.doing)
+        side = self.of
+        return replied(self.replies, conversation, side.settings, side.trace, side.labels.doing)

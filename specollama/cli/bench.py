@@ -76,7 +76,10 @@ def bench(
     ] = 1,
     num_predict: Annotated[int, typer.Option(min=2, rich_help_panel=_MEASURING, help="Most tokens of a reply.")] = 96,
     repeat: Annotated[
-        int, typer.Option(min=1, rich_help_panel=_MEASURING, help="Timed replies of each side to each prompt.")
+        int,
+        typer.Option(
+            min=1, rich_help_panel=_MEASURING, help="Replies of each side to each prompt, each after a fresh start."
+        ),
     ] = 3,
     out: Annotated[
         Path, typer.Option(metavar="DIR", rich_help_panel=_MEASURING, help="Where the results are kept.")
@@ -198,7 +201,7 @@ async def _bench(call: Call) -> None:
             with progress(len(call.prompts)) as (note, advance):
                 asked, told = call.traced(sides.sides, note)
                 run = Run(asked, call.options, call.repeat, measured, told)
-                await run.load(call.prompts[0])
+                await run.load()
                 for prompt in call.prompts:
                     await run.ask(prompt, call.turns)
                     results.save()

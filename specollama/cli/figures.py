@@ -13,7 +13,9 @@ from specollama.bench.intervals import LEVEL
 from specollama.bench.summary import Group, PromptFigures, SideFigures
 from specollama.report import number, percent
 
-_HEADINGS = ("plain\ntok/s", "tok/s", "speed-up", "interval", "accepted", "texts\nidentical", "first\ntoken")
+_HEADINGS = (
+    *("plain\ntok/s", "tok/s", "speed-\nup", "interval", "end to\nend", "accept-\nance", "texts\nsame", "first\ntoken"),
+)
 _DIFFERENCES_SHOWN = 5
 
 
@@ -27,14 +29,17 @@ def show_figures(console: Console, figures: Sequence[SideFigures]) -> None:
 
 
 def _table(side: SideFigures) -> Table:
-    title = f"{side.name} beside plain, decoding at temperature 0"
-    table = Table("kind", title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    title = f"{side.name} beside plain at temperature 0, first replies"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("kind", overflow="fold", vertical="bottom")
     for heading in _HEADINGS:
         table.add_column(heading, justify="right", vertical="bottom", no_wrap=True)
     for name, kind in side.kinds.items():
         table.add_row(escape(name), *_cells(kind))
     table.add_section()
     table.add_row("all", *_cells(side))
+    if seen := side.seen_before:
+        table.add_row("seen before", "", "", _factor(seen["speedup"]), "", _factor(seen["speedup_overall"]))
     return table
 
 
@@ -42,11 +47,16 @@ def _cells(group: Group) -> Iterator[str]:
     interval = group.interval
     yield number(group.rate("plain"))
     yield number(group.rate("side"))
-    yield "" if group.speedup is None else f"{group.speedup:.2f}x"
+    yield _factor(group.speedup)
     yield "" if interval is None else f"{interval.low:.2f}-{interval.high:.2f}"
+    yield _factor(group.speedup_overall)
     yield percent(_accepted(group))
     yield percent(group.identical_share)
     yield "" if (first := group.rate("first_token")) is None else f"{first / 1e6:.0f} ms"
+
+
+def _factor(factor: float | None) -> str:
+    return "" if factor is None else f"{factor:.2f}x"
 
 
 def _accepted(group: Group) -> float | None:
@@ -56,13 +66,21 @@ def _accepted(group: Group) -> float | None:
 
 
 def _remarks(side: SideFigures) -> Iterator[str]:
-    yield "speed-up: geometric mean over the prompts of the ratio of medians; " + _confidence(side)
+    yield "speed-up: of decoding, geometric mean over the prompts of the ratio of medians; " + _confidence(side)
+    yield "end to end: with the reading of the prompt, by target and draft"
     if side.slowest is not None:
         yield f"slowest: {_prompt(side.slowest)}"
+    if side.slowest_overall is not None:
+        yield f"slowest end to end: {side.slowest_overall.id} {side.slowest_overall.overall or 0:.2f}x"
     if (first := side.rate("plain_first_token")) is not None:
-        yield f"first token of plain: {first / 1e6:.0f} ms, the prompt being in every side's cache"
-    if side.speedup_overall is not None:
-        yield f"reading the prompt (from the cache) included: {side.speedup_overall:.2f}x"
+        yield f"first token of plain: {first / 1e6:.0f} ms"
+    if side.speedup is not None and side.speedup_overall is None:
+        yield "end to end isn't compared: one of the two found the prompt in its engine's KV cache"
+    if seen := side.seen_before:
+        yield (
+            f"seen before: {seen['replies']} replies of an engine that isn't started afresh, to prompts that it had "
+            "answered before"
+        )
     counts = side.counts
     if counts.mean_accepted_length is not None:
         yield f"mean accepted length: {_lengths(side)}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from specollama.backends.engine import Capabilities, Facts
+from specollama.backends.timings import in_doubt
 from specollama.checks import why_off
 from specollama.config import PairSettings
 from specollama.errors import UnsupportedPair
@@ -90,7 +91,8 @@ def why_not_worth(costs: ModelCosts, can: Capabilities, facts: Facts, prompt: in
             best, size = factor, more + 1
     if best <= 1:
         cost = costs_of(curve, size, step)
-        return f"it doesn't pay here: a request for {size} places costs {cost} of the engine's own stream"
+        doubt = f" ({told})" if (told := in_doubt(costs.until)) else ""
+        return f"it doesn't pay here: a request for {size} places costs {cost} of the engine's own stream{doubt}"
     reading = costs.reading * prompt * (size - 1)
     if facts.slots is not None and rows > 1 and reading > _READING_SHARE * _HOPED_REPLY * step:
         return f"{size} slots would read the prompt of {prompt} tokens for {reading:.1f} s first"

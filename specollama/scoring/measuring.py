@@ -12,6 +12,7 @@ from time import perf_counter
 
 from specollama.backends.costs import ModelCosts, rising
 from specollama.backends.engine import Draws, Engine, Facts, Place, Request, rows_of
+from specollama.backends.timings import believed_until
 from specollama.config import ModelRef
 from specollama.errors import RunError
 from specollama.scoring.checks import by_row, most_rows
@@ -20,7 +21,7 @@ from specollama.types import SamplingOptions
 _COLD = Draws(SamplingOptions(temperature=0))
 _SEED = 1  # where each row has one
 SIZES = (1, 8, 2, 4, 16)  # rows in a request, the most telling first
-_REPEATS = 3
+_LOOKS = 3  # at each size
 _LIMIT = 3.0  # seconds
 _STREAMED = 12  # tokens
 _READ = 32  # tokens: each slot that a row takes has to read them first
@@ -50,28 +51,43 @@ async def measure(
     ask = partial(rows_of, engine, draws=Draws(sampling, _SEED if each else None), by_row=each)
     await ask(Request(Place(text[: _READ // 2])))  # a model may have to be loaded
     first = await _timed(lambda: ask(Request(Place(text[:_READ]))), clock)
-    passes, place = await _passes(ask, text, most_rows(engine.can, facts, sampling), clock)
+    before = await _stream_step(engine, Place(text[:_READ]), clock)
+    looks, place = await _passes(ask, text, most_rows(engine.can, facts, sampling), clock)
+    passes = {size: min(times) for size, times in looks.items()}
     if 1 not in passes:
         raise RunError(f"{engine.url} gave too few tokens to a text of {len(_SAMPLE * 8)} characters")
+    after = await _stream_step(engine, Place(text[:place]), clock)
     # A row is a step and more: where the stream seemed slower, something else was running.
-    plain = min(await _stream_step(engine, Place(text[:place]), clock) or passes[1], passes[1])
-    return ModelCosts(passes=rising(passes), reading=max(0.0, first - passes[1]) / (_READ // 2), plain=plain)
+    streamed = [step for step in (before, after) if step]
+    return ModelCosts(
+        passes=rising(passes),
+        reading=max(0.0, first - passes[1]) / (_READ // 2),
+        plain=min([*streamed, passes[1]]),
+        until=believed_until(*looks.values(), streamed),
+    )
 
 
-async def _passes(ask: _Ask, text: list[int], most: int, clock: Callable[[], float]) -> tuple[dict[int, float], int]:
-    """Seconds of a request by its rows, and the place in the text that was reached. Two sizes at least."""
-    began, passes, place = clock(), dict[int, float](), _READ
-    for size in (size for size in SIZES if size <= most):
-        took = list[float]()
-        while len(took) <= _REPEATS and (len(took) < 2 or clock() - began < _LIMIT) and place + size < len(text):
-            request = Request(Place(text[:place]), text[place : place + size - 1])
-            took.append(await _timed(partial(ask, request), clock))
-            place += size
-        if took:
-            passes[size] = min(took[1:] or took)  # the first one at a size has slots read the text
-        if len(passes) > 1 and clock() - began > _LIMIT:
-            break
-    return passes, place
+async def _passes(
+    ask: _Ask, text: list[int], most: int, clock: Callable[[], float]
+) -> tuple[dict[int, list[float]], int]:
+    """Seconds of a request by its rows, look by look, and the place in the text that was reached.
+
+    The sizes are looked at in turn, two of them at least. A look is two requests, of which the second counts: for the
+    first one the slots read what other sizes have added to the text.
+    """
+    began, looks, place = clock(), dict[int, list[float]](), _READ
+    for number in range(_LOOKS):
+        for size in [size for size in SIZES if size <= most]:
+            if clock() - began > _LIMIT and (number or len(looks) > 1):
+                return looks, place
+            if place + 2 * size > len(text):
+                continue
+            for _ in range(2):
+                request = Request(Place(text[:place]), text[place : place + size - 1])
+                took = await _timed(partial(ask, request), clock)
+                place += size
+            looks.setdefault(size, []).append(took)
+    return looks, place
 
 
 async def _timed(work: Callable[[], Awaitable[object]], clock: Callable[[], float]) -> float:

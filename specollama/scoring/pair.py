@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import time
 
 from specollama.backends import costs, worker
 from specollama.backends.base import Drafter
@@ -15,6 +17,7 @@ from specollama.backends.facts import Model
 from specollama.backends.lexicon import Lexicon
 from specollama.backends.sampler import Sampler
 from specollama.backends.store import refuse_unreadable
+from specollama.backends.timings import over
 from specollama.backends.tokenizers import vocabulary_of
 from specollama.backends.vocabulary import LlamaVocabulary
 from specollama.checks import ReplyContext
@@ -102,7 +105,8 @@ class ScoringPair:
 
     def measured(self, sampling: SamplingOptions) -> costs.ModelCosts | None:
         """What the engine costs, asked as for such a reply, if that is known."""
-        return self.drafting.kept.models.get(self._key(sampling))
+        known = self.drafting.kept.models.get(self._key(sampling))
+        return None if known and over(known.until, time()) else known
 
     async def costs(self, sampling: SamplingOptions) -> costs.ModelCosts:
         """The same; measured the first time."""
@@ -139,7 +143,7 @@ class ScoringPair:
         others = [served(self.served, context, self.place)] if self.served else []
         known = self.measured(sampling)
         planner = self.drafting.planner(
-            CostCurve(dict(known.passes) if known else dict(_UNMEASURED)), rule, sampling, others
+            CostCurve(dict(known.passes) if known else dict(_UNMEASURED)), rule, sampling, others, tokens
         )
         lookahead = lookahead_of(settings, planner, drafting=self.drafts)
         planner.most = max(1, min(planner.most, most))
@@ -150,14 +154,18 @@ class ScoringPair:
         return Planned(drafter, lookahead, rule, drafting_ahead(others))
 
 
-async def open_pair(engine: Engine, kind: str, target: ModelRef, settings: PairSettings) -> ScoringPair:
-    """Open what drafts for an engine. Raises RunError when a draft's file can't be opened, EndpointError."""
+async def open_pair(
+    engine: Engine, kind: str, target: ModelRef, settings: PairSettings, state: Path | None = None
+) -> ScoringPair:
+    """Open what drafts for an engine. `state`: the folder that keeps what is learnt; None: the user's.
+
+    Raises RunError when a draft's file can't be opened, EndpointError."""
     facts = await engine.facts()
     key, options = costs_key(target, facts), load_options(settings.options, settings)
     files = {str(draft): draft.path for draft in settings.drafts if isinstance(draft, FileRef)}
     for path in files.values():
         refuse_unreadable(path)
-    file = costs.state_file(key, *(costs.model_key(path, options) for path in files.values()))
+    file = costs.state_file(key, *(costs.model_key(path, options) for path in files.values()), folder=state)
     kept, notice = costs.recall(file)
     opening = Opening(options, settings.requantize, dict(kept.models), [notice] if notice else [])
     opened = await worker.do(lambda stopped: opening.drafts(files, stopped))
@@ -168,7 +176,7 @@ async def open_pair(engine: Engine, kind: str, target: ModelRef, settings: PairS
             model.same = await same_tokens(engine, model.vocabulary)
         undo.pop_all()
     vocabulary = next((model.vocabulary for model in opened if model.same), None)
-    drafting = Drafting(opened, settings.looks_up, file, costs.Kept(models=opening.measured, drafters=kept.drafters))
+    drafting = Drafting(opened, settings.looks_up, file, kept.model_copy(update={"models": opening.measured}))
     lexicon = Lexicon(engine, vocabulary)
     return ScoringPair(
         engine, facts, kind, target.endpoint.url, key, drafting, lexicon, vocabulary, notices=opening.notices

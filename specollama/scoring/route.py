@@ -7,6 +7,7 @@ import secrets
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specollama.backends.engine import Draws, Engine, Facts
@@ -18,7 +19,7 @@ from specollama.engine.ahead import OverlappedTarget
 from specollama.engine.rounds import Speculation, Watcher
 from specollama.errors import UnsupportedPair
 from specollama.lookahead import Patience
-from specollama.planner import MOST
+from specollama.planner import MOST, tell_end
 from specollama.scoring.checks import (
     Prompted,
     asked,
@@ -54,10 +55,14 @@ class ScoringPlan:
 
 
 class ScoringRoute:
-    """Opens the engine when it is first asked for, and keeps it until `close`."""
+    """Opens the engine when it is first asked for, and keeps it until `close`.
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    `state`: the folder that keeps what is learnt of the pair; None: the user's.
+    """
+
+    def __init__(self, environ: Mapping[str, str], state: Path | None = None) -> None:
         self._environ = environ
+        self._state = state
         self._stack = AsyncExitStack()
         self._opening = asyncio.Lock()
         self._found: Api | None = None
@@ -102,7 +107,7 @@ class ScoringRoute:
         async with self._opening:
             if drafting not in self._pairs:
                 engine, given = await self._opened(target, api), settings if drafting else replace(settings, drafts=())
-                self._pairs[drafting] = await open_pair(engine, CLIENTS[api].kind.name, target, given)
+                self._pairs[drafting] = await open_pair(engine, CLIENTS[api].kind.name, target, given, self._state)
             pair = self._pairs[drafting]
             if drafting and served and pair.served is None:  # its server may have been down before
                 await pair.join(served)
@@ -178,6 +183,7 @@ async def scored(
             events = speculation.events()
         async with aclosing(events):
             async for event in events:
+                tell_end(speculation.lookahead, event)
                 yield event
 
 

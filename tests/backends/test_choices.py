@@ -14,7 +14,7 @@ from test_requests import ask, reply
 from specollama.backends.facts import full_name
 from specollama.backends.requests import Requests
 from specollama.backends.vocabulary import LlamaVocabulary
-from specollama.checks import Conversation, ReplyContext, Tokenizers, choose_rule, compared, why_plain
+from specollama.checks import Conversation, ReplyContext, Tokenizers, choose_rule, compared, near_tie_words, why_plain
 from specollama.config import ModelRef, PairSettings
 from specollama.errors import ModelMissing, RunError, Unreachable, UnsupportedPair
 from specollama.hosts import Endpoint
@@ -32,6 +32,23 @@ HELLO = Conversation([Message(role="user", content="Hello")])
 def why(settings: PairSettings, conversation: Conversation = HELLO, **show: Any) -> str | None:
     target = model(**show)
     return why_plain(ReplyContext(settings, conversation, target), target)
+
+
+@pytest.mark.parametrize(
+    ("quantisation", "words"),
+    [
+        ("BF16", "near-ties: gaps below 0.08 (BF16)"),
+        ("F32", "near-ties: gaps below 0.08 (F32)"),
+        ("Q4_K_M", "near-ties: gaps below about 0.2, at most 0.38 (Q4_K_M)"),
+        ("IQ3_XXS", "near-ties: gaps below about 0.2, at most 0.38 (IQ3_XXS)"),
+        ("MXFP4", "near-ties: gaps below about 0.2, at most 0.38 (MXFP4)"),
+        ("Q8_0", "near-ties: gaps below 0.08 to 0.38 (Q8_0)"),
+        ("", ""),
+        ("unknown", ""),
+    ],
+)
+def test_the_near_tie_bound_is_that_of_the_targets_quantisation(quantisation: str, words: str) -> None:
+    assert near_tie_words(quantisation) == words
 
 
 def test_nothing_stands_against_an_ordinary_model(pair_settings: Pairs) -> None:

@@ -60,7 +60,9 @@ def test_the_real_pair_is_measured_on_its_routes(call: Call, embedded_url: str, 
         assert 1 <= summary["mean_accepted_length"] <= 4
         assert summary["speedup_interval"]["low"] <= summary["speedup_interval"]["high"]
         [first, _] = found["results"][route]["prompts"]
-        assert (first["id"], first["interval"]["confidence"]) == ("1", 0.5)
+        assert (first["id"], first["interval"], first["seen_before"]["replies"]) == ("1", None, 1), "one first reply"
+        assert first["speedup_overall"] is None, "plain had put the prompt into the engine's cache"
+        assert summary["seen_before"]["replies"] == 2
     assert found["summary"]["lanes"]["near_tie"]["observations"] > 0
 
     measurements = found["measurements"]
@@ -89,13 +91,24 @@ def test_a_target_that_is_a_file_is_measured_without_any_server(
         monkeypatch.setenv(folder, str(tmp_path / folder))
     shown = call(
         *("bench", "--target", str(models["target"]), "--draft", str(models["draft"]), "--routes", "local"),
-        *("--prompts", str(asked), "--limit", "1", "--num-predict", "12", "--repeat", "1"),
+        *("--prompts", str(asked), "--limit", "1", "--num-predict", "6", "--repeat", "2"),
     )
 
     assert shown.code == 0, shown.err
     found = results(Path("specollama-bench"))
-    assert found["summary"]["local"]["routes"] == {"local": 1}
+    assert found["summary"]["local"]["routes"] == {"local": 2}
     assert found["summary"]["local"]["identical_share"] == 1
+    measurements = found["measurements"]
+    assert [(each["side"], each["repeat"]) for each in measurements] == [
+        *(("plain", 0), ("local", 0), ("plain", 1), ("local", 1))
+    ]
+    [read] = {each["stats"]["prompt_read"] for each in measurements}  # by each reply of each side, as by the first
+    [prompt] = {each["stats"]["prompt_eval_count"] for each in measurements}
+    assert len(QUESTIONS[0].split()) < read < prompt, "all but the template's head, which the warming token needs, too"
+    assert not any(each["seen_before"] or each["prompt_cached"] for each in measurements)
+    assert found["summary"]["local"]["seen_before"] is None
+    assert found["sides"]["local"] == {"engine": "", "remembers": False}
+    assert not list((tmp_path / "XDG_STATE_HOME").rglob("*.json")), "the user's own calibrations stay out of it"
     assert found["models"]["target"]["digest"] == hashlib.sha256(models["target"].read_bytes()).hexdigest()
     assert found["models"]["draft"]["path"] == str(models["draft"])
     assert found["servers"] == {}
@@ -176,7 +189,23 @@ def test_a_llama_servers_drafts_are_counted_as_it_tells_them(call: Call) -> None
     assert found["servers"][url] == "llama-server b10500"
     assert "accepted: of the drafted tokens" in shown.out
     sent = [body for body in native.bodies if "n_predict" in body]
-    assert {(body["prompt"], body["n_predict"], body["temperature"]) for body in sent} == {("<user>Why?", 3, 0)}
+    asked = [(body["prompt"], body["n_predict"], body["temperature"]) for body in sent]
+    assert asked == [("<user>Why?", 1, 0), ("<user>Why?", 1, 0), ("<user>Why?", 3, 0)]  # loading, warming up, the first
+
+
+def test_repeats_to_an_engine_that_is_not_started_afresh_are_figures_of_their_own(call: Call) -> None:
+    with serving(ollama("one", " two", " three")) as plain, serving(ollama("one", " two", " three")) as other:
+        shown = call(*against(plain, other), "--repeat", "3")
+
+    found = results(Path("specollama-bench"))
+    assert shown.code == 0, shown.err
+    assert [each["seen_before"] for each in found["measurements"] if each["side"] == "against"] == [False, True, True]
+    assert found["sides"]["against"] == {"engine": other, "remembers": True}
+    seen = found["summary"]["against"]["seen_before"]
+    assert seen["replies"] == 2
+    assert min(seen["speedup"], seen["speedup_overall"]) > 0
+    assert found["results"]["against"]["prompts"][0]["interval"] is None, "one first reply"
+    assert "seen before: 2 replies of an engine that isn't started afresh" in shown.out
 
 
 @pytest.mark.parametrize(
@@ -202,7 +231,7 @@ def test_a_reply_that_breaks_off_spoils_its_own_prompt_only(call: Call) -> None:
     good = chat("one", " two", " three")
     broken = Answer(good.chunks[:1], kind=good.kind)
     other = ollama()
-    other.answers["/api/chat"] = [good, good, broken, good]  # loading, warming up, the first timed, all others
+    other.answers["/api/chat"] = [good, good, broken, good]  # loading, warming up, the first reply, all others
     with serving(ollama("one", " two", " three")) as plain, serving(other) as url:
         shown = call(*against(plain, url, limit=2))
 
@@ -220,7 +249,7 @@ def test_plain_without_an_answer_spoils_its_own_prompt_only(call: Call, tmp_path
     file.write_text('{"turns": ["a", "b"]}\n{"turns": ["c"]}\n')
     good, refused = chat("one", " two", " three"), whole({"error": "too long"}, 400)
     plain = ollama()
-    plain.answers["/api/chat"] = [good, refused, good]  # loading, warming up, all others
+    plain.answers["/api/chat"] = [good, good, refused, good]  # loading, warming up, the first reply, all others
     with serving(plain) as first, serving(ollama("one", " two", " three")) as second:
         shown = call(*against(first, second, limit=2), "--prompts", str(file), "--turns", "2")
 
@@ -238,7 +267,7 @@ def test_plain_without_an_answer_spoils_its_own_prompt_only(call: Call, tmp_path
 def test_what_was_measured_is_kept_when_a_server_goes_away(call: Call) -> None:
     good, gone = chat("one", " two"), whole({"error": "model 'target' not found"}, 404)
     other = ollama()
-    other.answers["/api/chat"] = [good, good, good, gone]
+    other.answers["/api/chat"] = [good, good, good, gone]  # loading, warming up, a reply, warming up
     with serving(ollama("one", " two")) as plain, serving(other) as url:
         shown = call(*against(plain, url, limit=2))
 
@@ -246,8 +275,11 @@ def test_what_was_measured_is_kept_when_a_server_goes_away(call: Call) -> None:
     assert shown.code == 1
     assert "not complete; what was measured is in specollama-bench/" in shown.err
     assert found["complete"] is False
-    assert {each["prompt"] for each in found["measurements"]} == {"code-1"}
-    assert found["summary"]["against"]["prompts"] == 1
+    assert [(each["prompt"], each["side"]) for each in found["measurements"]] == [
+        *(("code-1", "plain"), ("code-1", "against"), ("edit-1", "plain"))
+    ]
+    assert list(found["summary"]["against"]["speedup_by_kind"]) == ["code", "edit"]
+    assert found["summary"]["against"]["errors"] == {"edit-1": "not measured"}
 
 
 @pytest.mark.parametrize(

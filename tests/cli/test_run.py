@@ -35,7 +35,7 @@ def test_the_reply_is_the_targets_own_on_stdout_and_the_status_one_line_on_stder
 
     assert shown.code == 0
     assert shown.out == answer(http, PLANETS) + "\n"
-    assert shown.err == "speculation: on (greedy, lookahead 1-7)\n"
+    assert shown.err == "speculation: on (greedy, lookahead 1-7; near-ties: gaps below 0.08 (F32))\n"
 
 
 def test_a_target_alone_runs_plain_and_the_status_says_why(call: Call, embedded_url: str, http: httpx.Client) -> None:

@@ -42,6 +42,39 @@ def test_kinds_are_kept_apart_and_all_is_the_geometric_mean() -> None:
     assert (summary["slowest_prompt"], summary["speedup_min"]) == ("b", pytest.approx(1))
 
 
+def seen(found: Measurement) -> Measurement:
+    return replace(found, seen_before=True, prompt_cached=True)
+
+
+def test_replies_to_a_prompt_seen_before_never_enter_the_figure_of_first_replies() -> None:
+    found = figures(
+        *(measured("plain", WORDS, 20), measured("lanes", WORDS, 10, drafted=6, accepted=3, rounds=3)),
+        *(measured("plain", WORDS, 20), seen(measured("lanes", WORDS, 2, drafted=600, accepted=600, rounds=100))),
+    )
+    summary = found.summary()
+
+    assert summary["speedup_geomean"] == pytest.approx(2)
+    assert summary["speedup_overall_geomean"] == pytest.approx(2)
+    assert summary["seen_before"] == {"speedup": pytest.approx(10), "speedup_overall": pytest.approx(10), "replies": 1}
+    assert found.kinds["code"].as_object()["seen_before"] == summary["seen_before"]
+    assert summary["draft_efficiency"] == 0.5
+    assert found.interval is None
+
+
+def test_a_first_reply_with_the_prompt_in_one_sides_cache_alone_is_compared_in_decoding_only() -> None:
+    found = figures(measured("plain", WORDS, 20), replace(measured("lanes", WORDS, 10), prompt_cached=True))
+
+    assert (found.speedup, found.speedup_overall) == (pytest.approx(2), None)
+    assert found.rate("first_token") is None
+
+
+def test_a_side_that_only_ever_saw_the_prompt_before_has_no_figure_of_first_replies() -> None:
+    found = figures(measured("plain", WORDS, 20), seen(measured("lanes", WORDS, 10)))
+
+    assert found.speedup is None
+    assert found.summary()["seen_before"]["speedup"] == pytest.approx(2)
+
+
 def test_counts_are_added_up_before_rates_are_made() -> None:
     counts = {"rounds": 4, "drafted": 10, "tested": 8, "accepted": 6, "emitted": 10}
     more = {"rounds": 1, "drafted": 10, "tested": 2, "accepted": 1, "emitted": 2}

@@ -27,6 +27,8 @@ FLOORS: dict[str, int] = {
     "lanes": 1,
     "lookahead": 1,
     "planner": 1,
+    "calibration": 1,
+    "reply_length": 1,
     "speedup": 1,
     "stopping": 1,
     "stats": 1,

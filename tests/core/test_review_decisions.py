@@ -134,7 +134,7 @@ def test_a_release_is_on_the_disk_before_it_is_announced_and_before_it_is_said_t
     assert on_disk[0].endswith(f": {content}")
     assert names[1] == "out"
     assert '"releasing"' in on_disk[first].splitlines()[-1]
-    assert "out" in names[first:second]
+    assert names[first:second].count("out") == 2, "without the draft's name, and with the file's"
     assert '"released"' in on_disk[second].splitlines()[-1]
 
 

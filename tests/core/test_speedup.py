@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated import Fixed, Machine
 
-from specollama.planner import BINS, Calibration, CostCurve
+from specollama.calibration import BINS, Calibration
+from specollama.planner import CostCurve
 from specollama.speedup import Acceptance, Chance, Expected, always, counted, expected, speedup
 
 BOUND_BY_MEMORY = Machine(

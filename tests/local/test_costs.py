@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import time
 
 import pytest
 
 from specollama.backends.costs import SIZES, Fared, Kept, ModelCosts, keep, measure, model_key, recall
 from specollama.backends.llama import LoadOptions
+from specollama.calibration import BINS
 from specollama.opened import OpenedPair
-from specollama.planner import BINS
 
 KEPT = Kept(
     models={"m": ModelCosts(passes={1: 0.07, 8: 0.16}, reading=0.004)},
@@ -23,6 +24,16 @@ def test_what_is_kept_is_recalled(tmp_path: Path) -> None:
     assert keep(KEPT, file) == ""
     assert recall(file) == (KEPT, "")
     assert list(file.parent.iterdir()) == [file]
+
+
+def test_doubtful_costs_are_left_out_when_their_time_is_over(tmp_path: Path) -> None:
+    file, now = tmp_path / "pair.json", time()
+    costs = ModelCosts(passes={1: 0.07}, reading=0.004)
+    ends = {"sound": None, "doubted": now + 60, "over": now - 1}
+    models = {key: costs.model_copy(update={"until": until}) for key, until in ends.items()}
+    assert keep(KEPT.model_copy(update={"models": models}), file) == ""
+    assert list(recall(file)[0].models) == ["sound", "doubted"]
+    assert recall(file)[0].drafters == KEPT.drafters
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"models": {"m": {"passes": {}, "reading": 1}}}', '{"models": 3}'])

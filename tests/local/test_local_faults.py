@@ -88,7 +88,7 @@ async def events(chosen: PairSettings, conversation: Conversation) -> list[objec
 
 async def test_a_file_needs_no_server() -> None:
     told = await events(pair_settings(packaged_model(), packaged_model()), asked())
-    assert str(told[0]) == "speculation: on (local, lookahead 0-32)"
+    assert str(told[0]).startswith("speculation: on (local, lookahead 0-32; near-ties: gaps below ")
     assert isinstance(told[-1], Done)
     assert told[-1].stats.route is Route.LOCAL
 
@@ -105,6 +105,7 @@ async def test_a_draft_that_can_not_be_opened_fails_before_anything_is_written(t
         (Conversation([], think=False), "think"),
         (Completion("def f(", suffix="return x"), "suffix"),
         (Completion("And then?", context=[1, 2]), "context"),
+        (Conversation([], {"num_predict": 0}), "num_predict 0"),
     ],
 )
 async def test_what_only_a_server_can_do_is_refused(ask: Conversation | Completion, what: str) -> None:
@@ -147,7 +148,8 @@ async def test_a_damaged_state_is_told_once_and_measured_anew(places: Path) -> N
     _damage(places)
     first, second = str((await events(chosen, asked()))[0]), str((await events(chosen, asked()))[0])
     assert "is damaged: measured anew" in first
-    assert second == "speculation: on (local, lookahead 0-32)"
+    assert second.startswith("speculation: on (local, lookahead 0-32; near-ties: gaps below ")
+    assert "damaged" not in second
 
 
 async def test_a_reply_that_is_given_up_leaves_the_pair_ready(real: OpenedPair) -> None:

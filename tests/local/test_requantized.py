@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from time import time
 
 import pytest
 from local_replies import reply, settings
 
 from specollama.backends import costs, requantized
 from specollama.backends.llama import LlamaModel, LoadOptions
+from specollama.backends.timings import DOUBTED_FOR
 from specollama.embedded.models import default_models
 from specollama.errors import RunError
 from specollama.opened import OpenedPair, open_pair
@@ -92,17 +94,72 @@ async def test_a_copy_that_memory_does_not_suffice_for_stays(draft: Path, monkey
     assert copy.exists()
 
 
-async def test_a_copy_that_is_not_quicker_is_thrown_away_and_not_made_again(draft: Path) -> None:
-    known(draft, {"": 1.0})
-    async with opened(draft) as pair:  # no real step takes a second: the copy is quicker
-        assert pair.drafts[0].model.path == requantized.place(draft)
-    requantized.place(draft).unlink()
-    known(draft, {"": 0.0001, "-requantized": 0.0001})
+@pytest.fixture
+def weighed(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[float], list[float]], None]:
+    """Says what the looks at a step of the draft model and of its copy find, from now on."""
+
+    def say(steps: list[float], copied: list[float]) -> None:
+        monkeypatch.setattr(costs, "steps_in_turn", lambda models, texts, looks: [steps, copied])
+
+    return say
+
+
+def kept_steps(draft: Path) -> dict[str, float]:
+    """Seconds of a step that are kept: of the file (""), and of its copy."""
+    key, target = costs.model_key(draft, OPTIONS), costs.model_key(MODELS["draft"], OPTIONS)
+    models = costs.recall(costs.state_file(target, key))[0].models
+    return {name.removeprefix(key): models[name].passes[1] for name in models if name.startswith(key)}
+
+
+async def test_a_copy_that_is_not_quicker_is_thrown_away_and_not_made_again(
+    draft: Path, weighed: Callable[[list[float], list[float]], None]
+) -> None:
+    weighed([0.010, 0.010], [0.0095, 0.0095])
     for _ in range(2):
         async with opened(draft) as pair:
             assert pair.drafts[0].model.path == draft
             assert pair.told() == ()
-    assert not requantized.place(draft).exists()
+        assert not requantized.place(draft).exists()
+
+
+async def test_a_step_that_was_timed_another_day_is_timed_anew_beside_the_copys(draft: Path) -> None:
+    known(draft, {"": 0.793})  # in a bad moment: 79.3 times a copy's 10 ms
+    async with opened(draft):
+        pass
+    assert kept_steps(draft).keys() == {"", "-requantized"}
+    assert kept_steps(draft)[""] != 0.793
+
+
+@pytest.mark.parametrize(
+    ("copied", "says"),
+    [
+        ([0.004, 0.020, 0.020], "draft drafts from a copy in 4 bits, kept in "),
+        ([0.011, 0.050, 0.050], "draft drafts as it is, not from its copy in 4 bits: "),
+    ],
+)
+async def test_a_weighing_in_a_bad_moment_stands_for_minutes_and_boasts_of_nothing(
+    draft: Path,
+    weighed: Callable[[list[float], list[float]], None],
+    monkeypatch: pytest.MonkeyPatch,
+    copied: list[float],
+    says: str,
+) -> None:
+    weighed([0.010, 0.010, 0.010], copied)
+    async with opened(draft) as pair:
+        [line] = pair.told()
+        assert line.startswith(says)
+        assert "timed in a busy moment, measured anew in 10 minutes" in line
+        assert "times as fast" not in line
+    assert requantized.place(draft).exists(), "it isn't made anew for the next look"
+    weighed([0.010, 0.010, 0.010], [0.002, 0.002, 0.002])
+    async with opened(draft) as pair:
+        assert pair.told() == ()
+    later = time() + DOUBTED_FOR + 1
+    monkeypatch.setattr(costs, "time", lambda: later)
+    async with opened(draft) as pair:
+        assert pair.told() == (
+            f"draft drafts 5.0 times as fast from a copy in 4 bits, kept in {requantized.place(draft).parent}",
+        )
 
 
 async def test_where_no_copy_can_be_made_the_file_itself_drafts(draft: Path, tmp_path: Path) -> None:

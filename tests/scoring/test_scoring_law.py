@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from scoring_replies import settings
 from specollama.backends.engine import Capabilities, Drawn, Draws, Facts, Place, Request, Written
 from specollama.backends.lexicon import Lexicon
 from specollama.backends.sampler import Sampler
+from specollama.checks import Completion, ReplyContext
 from specollama.drafting import Drafting
 from specollama.scoring.checks import Prompted
 from specollama.scoring.pair import ScoringPair
@@ -137,7 +138,8 @@ async def law_of(of: Scene, can: Capabilities, lookahead: Lookahead, options: Sa
             scoring = ScoringPair(engine, await engine.facts(), "made-up", "", "", drafting, lexicon, same)
             prompted = Prompted(of.target.vocabulary.encode(PROMPT), PROMPT)
             asked = settings("vllm", "http://made-up", lookahead=lookahead)
-            async with aclosing(scored(ScoringPlan(scoring, prompted, options), asked)) as events:
+            context = ReplyContext(asked, Completion(PROMPT, asdict(options)))
+            async with aclosing(scored(ScoringPlan(scoring, prompted, context), asked)) as events:
                 return await said(events)
 
     return await law(experiment)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from time import time
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from specollama.backends.facts import Model, first_difference
 from specollama.backends.http import OllamaServer
 from specollama.backends.probe import ROWS, Probe, cache_file, keep, recall, slots_seen
 from specollama.backends.requests import Requests
+from specollama.backends.timings import DOUBTED_FOR
 from specollama.checks import why_not_lanes
 from specollama.pairs import Pair
 from specollama.survey import PairFinding, survey
@@ -198,10 +200,31 @@ async def test_a_measurement_that_can_not_be_read_is_none(tmp_path: Path, spoile
     assert recall(file) is None
 
 
-async def test_a_failed_measurement_is_kept_too(tmp_path: Path) -> None:
+async def test_a_failed_measurement_is_kept_for_minutes_and_says_how_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "probes" / "x.json"
     keep("it took too long", file)
-    assert recall(file) == "it took too long"
+    assert recall(file) == "it took too long; tried again in 10 minutes"
+    later = time() + DOUBTED_FOR + 1
+    monkeypatch.setattr("specollama.backends.probe.time", lambda: later)
+    assert recall(file) is None
+
+
+async def test_a_doubtful_measurement_is_kept_for_minutes_and_a_sound_one_for_a_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doubtful, sound = tmp_path / "doubtful.json", tmp_path / "sound.json"
+    probe = PROBE.model_copy(update={"until": time() + DOUBTED_FOR, "rows": 0.4})
+    keep(probe, doubtful)
+    keep(PROBE, sound)
+    assert (recall(doubtful), recall(sound)) == (probe, PROBE)
+    said = why_not_lanes(probe, 100, 8)
+    assert said is not None
+    assert said.endswith("cost 4.5 target steps (timed in a busy moment, measured anew in 10 minutes)")
+    later = time() + DOUBTED_FOR + 1
+    monkeypatch.setattr("specollama.backends.probe.time", lambda: later)
+    assert (recall(doubtful), recall(sound)) == (None, PROBE)
 
 
 async def test_a_measurement_of_yesterday_is_made_anew(tmp_path: Path) -> None:

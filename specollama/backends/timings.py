@@ -1,0 +1,72 @@
+"""Timings that a decision rests on and that are kept: taken in turn, by their minima, and doubted where they scatter.
+
+Something else that runs for a while only makes a timing longer. So the works that are compared are timed in turn
+(A B A B): a bad moment meets them all. The shortest of several looks counts. Where the looks at one work lie far
+apart, even the shortest may be too long: such timings are used, but kept for minutes only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from math import ceil
+from statistics import median
+from time import perf_counter, time
+from typing import TypeVar
+
+DOUBTED_FOR = 600.0  # seconds that a doubtful timing is kept: a bad moment passes
+SCATTER = 1.5  # of the shortest look, that the median must not exceed
+
+_Work = TypeVar("_Work", bound=Hashable)
+
+
+def in_turn(
+    works: Mapping[_Work, Callable[[], float]],
+    *,
+    looks: int,
+    limit: float,
+    always: int = 1,
+    clock: Callable[[], float] = perf_counter,
+) -> dict[_Work, list[float]]:
+    """Time works in turn, each `looks` times, and answer the seconds of each look.
+
+    A work answers the seconds that count of it, which may be less than it took. Works are in the order of their
+    importance: from half of `limit` (seconds) on no further one begins, but for the first `always`. Those that began
+    are looked at twice, and more often until the limit is reached.
+    """
+    began, times = clock(), dict[_Work, list[float]]()
+    for number, (work, run) in enumerate(works.items()):
+        if number >= always and clock() - began > limit / 2:
+            break
+        times[work] = [run()]
+    for look in range(1, looks):
+        for work, seen in times.items():
+            if look > 1 and clock() - began > limit:
+                return times
+            seen.append(works[work]())
+    return times
+
+
+def scattered(looks: Sequence[float]) -> bool:
+    """Whether the looks at one work lie so far apart that something else was running."""
+    return len(looks) > 1 and median(looks) > SCATTER * min(looks)
+
+
+def believed_until(*works: Sequence[float], now: Callable[[], float] = time) -> float | None:
+    """When timings with these looks are to be taken anew (seconds since 1970); None where they are sound."""
+    return now() + DOUBTED_FOR if any(map(scattered, works)) else None
+
+
+def over(until: float | None, now: float) -> bool:
+    """Whether doubtful timings have been kept for long enough. Also where the clock was set back."""
+    return until is not None and not 0 < until - now <= DOUBTED_FOR
+
+
+def in_doubt(until: float | None, now: Callable[[], float] = time) -> str:
+    """What to say of a decision that rests on doubtful timings: how long it stands; "" where they are sound."""
+    return "" if until is None else f"timed in a busy moment, measured anew in {minutes_to(until, now)}"
+
+
+def minutes_to(until: float, now: Callable[[], float] = time) -> str:
+    """How long it is until then, in words."""
+    minutes = max(1, ceil((until - now()) / 60))
+    return f"{minutes} minute{'s' * (minutes > 1)}"

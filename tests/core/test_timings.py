@@ -1,0 +1,128 @@
+"""Timings that are kept: made-up machines with bad moments, and what is believed of what they seem to cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specollama.backends.probe import Look, of_looks
+from specollama.backends.requantized import quicker, weighed_until
+from specollama.backends.timings import DOUBTED_FOR, believed_until, in_doubt, in_turn, over, scattered
+
+NOW = 1_000_000.0
+
+
+@dataclass
+class Machine:
+    """A clock that works move on; from `begins` to `ends` all takes `times` as long."""
+
+    begins: float = 0.0
+    ends: float = 0.0
+    times: float = 1.0
+    now: float = 0.0
+
+    def clock(self) -> float:
+        return self.now
+
+    def work(self, seconds: float) -> Callable[[], float]:
+        def run() -> float:
+            busy = self.begins <= self.now < self.ends
+            took = seconds * (self.times if busy else 1)
+            self.now += took
+            return took
+
+        return run
+
+
+def test_works_are_timed_in_turn_so_that_a_bad_moment_meets_all_and_spoils_none() -> None:
+    machine = Machine(begins=0.0, ends=0.5, times=20)
+    works = {"file": machine.work(0.02), "copy": machine.work(0.01)}
+    times = in_turn(works, looks=4, limit=10, clock=machine.clock)
+
+    assert {work: min(looks) for work, looks in times.items()} == {"file": 0.02, "copy": 0.01}
+    assert [len(looks) for looks in times.values()] == [4, 4]
+    assert times["file"][0] == pytest.approx(0.4)  # as it was in the bad moment
+
+
+def test_of_many_works_the_first_are_timed_twice_when_time_is_short() -> None:
+    machine = Machine()
+    works = {size: machine.work(0.3) for size in (1, 8, 2, 4)}
+    times = in_turn(works, looks=3, limit=1.0, always=2, clock=machine.clock)
+
+    assert {size: len(looks) for size, looks in times.items()} == {1: 2, 8: 2}
+
+
+def test_works_that_take_longer_than_the_limit_are_timed_nevertheless() -> None:
+    machine = Machine()
+    times = in_turn(
+        {1: machine.work(5.0), 8: machine.work(9.0), 2: machine.work(6.0)},
+        looks=3,
+        limit=1.0,
+        always=2,
+        clock=machine.clock,
+    )
+
+    assert list(times) == [1, 8]
+    assert min(times[1]) == 5.0
+
+
+@given(st.floats(0.001, 1), st.lists(st.floats(1.0, 1.4), min_size=2, max_size=8))
+def test_looks_that_lie_close_together_are_believed(step: float, noise: list[float]) -> None:
+    assert believed_until([step * each for each in noise], now=lambda: NOW) is None
+
+
+def test_looks_that_lie_far_apart_are_doubted_for_minutes() -> None:
+    assert scattered([0.01, 0.02, 0.03])
+    assert not scattered([0.01, 0.01, 0.5])  # one bad moment among three good ones
+    assert not scattered([0.5])
+    until = believed_until([0.01, 0.01], [0.01, 0.03], now=lambda: NOW)
+    assert until == NOW + DOUBTED_FOR
+    assert [over(until, NOW + later) for later in (0, DOUBTED_FOR - 1, DOUBTED_FOR, 86_400)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert over(until, NOW - 86_400)  # the clock was set back
+    assert not over(None, NOW)
+
+
+def test_a_doubt_says_how_long_it_lasts() -> None:
+    assert in_doubt(NOW + 600, lambda: NOW) == "timed in a busy moment, measured anew in 10 minutes"
+    assert in_doubt(NOW + 61, lambda: NOW) == "timed in a busy moment, measured anew in 2 minutes"
+    assert in_doubt(NOW + 30, lambda: NOW) == "timed in a busy moment, measured anew in 1 minute"
+    assert in_doubt(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("steps", "copied", "better", "doubted"),
+    [
+        ([0.020, 0.021, 0.020], [0.010, 0.010, 0.011], True, False),
+        ([0.020, 0.021, 0.020], [0.019, 0.019, 0.019], False, False),
+        ([0.793, 0.800, 0.793], [0.010, 0.010, 0.010], True, True),  # 79.3 times: no copy is
+        ([0.020, 0.200, 0.300], [0.010, 0.010, 0.010], True, True),
+        ([0.020, 0.020, 0.020], [0.019, 0.150, 0.200], False, True),
+    ],
+)
+def test_a_copy_is_weighed_by_the_shortest_steps_and_doubted_where_they_scatter(
+    steps: list[float], copied: list[float], better: bool, doubted: bool
+) -> None:
+    assert quicker(min(steps), min(copied)) is better
+    assert weighed_until(steps, copied, lambda: NOW) == (NOW + DOUBTED_FOR if doubted else None)
+
+
+def look(step: float, rows: float = 0.15, draft: float = 0.05) -> Look:
+    return Look(step, 0.001, rows, 0.12, draft, slots=4, holes=False, row_tokens=1)
+
+
+def test_a_pairs_costs_are_the_shortest_of_all_looks() -> None:
+    probe = of_looks([look(0.1, rows=0.6), look(0.12, rows=0.2)], 0.001, True, lambda: NOW)
+
+    assert (probe.step, probe.rows, probe.slots) == (0.1, 0.2, 4)
+    assert probe.until == NOW + DOUBTED_FOR  # its rows took three times as long once
+    assert of_looks([look(0.1), look(0.12)], 0.001, True, lambda: NOW).until is None
+    assert of_looks([look(0.1)], 0.001, True, lambda: NOW).until is None
