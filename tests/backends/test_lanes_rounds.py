@@ -248,6 +248,31 @@ async def test_a_hidden_draw_is_seen_further_by_the_same_request_with_more_token
     assert {body["options"]["seed"] for body in singer.asked} == {position_seed(SEED, 0)}
 
 
+class Ending(Pairs):
+    """Reads "ab" as one token at the very end of a text only, and a replacement mark as a letter."""
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return (*map(ord, text[:-2]), 1) if text.endswith("ab") else tuple(map(ord, text))
+
+
+async def test_a_target_that_draws_otherwise_when_it_is_asked_again_is_told_of(
+    server: OllamaServer, singer: Singer
+) -> None:
+    singer.instead["pa"] = [whole(reply(["x", "y", "z"], "pa"))]
+    lost = await lanes(server, ExactCursor(PROMPT, Ending())).commit(accepted("ab"), None)
+    assert (lost.tokens, lost.lost) == ((), True)
+    assert lost.why == "the target answered the same request differently"
+
+
+async def test_bytes_that_are_no_text_are_never_sent_again_though_a_token_prints_like_them(
+    server: OllamaServer, singer: Singer
+) -> None:
+    singer.instead["pa"] = [whole(reply(["b", "\ufffd", "c"], "pa"))] * 9
+    lost = await lanes(server, ExactCursor(PROMPT, Ending())).commit(accepted("ab"), None)
+    assert (lost.tokens, lost.lost) == ((), True)
+    assert set(singer.prompts) == {"pa"}
+
+
 @pytest.mark.parametrize("limit", [1, 3, None])
 async def test_the_rest_of_a_reply_is_what_comes_behind_what_it_has(
     server: OllamaServer, singer: Singer, limit: int | None

@@ -175,6 +175,24 @@ def test_rejoining_passes_over_texts_that_are_read_as_equally_many_other_tokens(
     assert cursor.anchor == Cut("-a", 1)
 
 
+def test_texts_that_a_later_one_joins_together_again_are_no_cut_though_their_number_is_right() -> None:
+    vocabulary = ToyVocabulary(words=("ab", "bc", "abc", "cd"), fragments=())
+    cursor = ExactCursor("-", vocabulary)
+    cursor.advance(["a", "b"])
+    assert cursor.anchor == Cut("-a", 1)
+    assert cursor.rejoin(["b", "cd"], 2) is None  # read as "abc", "d"
+    assert cursor.anchor == Cut("-a", 1)
+
+
+def test_a_cut_that_was_confirmed_for_another_reply_is_not_where_this_one_goes_on() -> None:
+    cursor = CountedCursor("p")
+    assert cursor.confirm(Cut("p", 0), 1)
+    assert cursor.confirm(Cut("pb", 1), 2)  # along a draft that was rejected
+    cursor.advance(["a"])
+    cursor.advance(["b"])
+    assert (cursor.anchor, cursor.beyond) == (Cut("p", 0), ["a", "b"])
+
+
 def test_texts_that_had_hidden_tokens_among_them_are_checked_at_their_end_by_their_number() -> None:
     cursor = exact("x")
     texts = ["\u00ff", "b"]  # a character of two tokens, and a letter: three were sampled

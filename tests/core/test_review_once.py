@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from review_runs import run_of
+from review_runs import first, run_of
 
-from specollama.review.decisions import approval, edit, rejection
-from specollama.review.entries import Marked, Ran, Released, Releasing, Running, Sent, Withdrawn
-from specollama.review.folder import Run
+from specollama.errors import UsageError
+from specollama.review.decisions import approval, edit, record, rejection
+from specollama.review.entries import Failed, Marked, Ran, Released, Releasing, Running, Sent, Withdrawn, digest
+from specollama.review.folder import Run, opened
+from specollama.review.release import object_of, refuse_undecided
 from specollama.review.state import Refused, Status
 
 
@@ -85,3 +88,33 @@ def test_a_reviewer_who_rejects_a_text_does_not_approve_it_any_more(run: Run) ->
     assert (item.approvals, item.rejections) == ({}, {"ann": ("Ann", "too short")})
     run.append("ANN", approval(item))
     assert (item.approvals, item.rejections) == ({"ann": "ANN"}, {})
+
+
+def test_what_goes_out_has_the_digest_of_the_text_that_goes_out(run: Run) -> None:
+    item = run.state.items["a"]
+    run.append("Cy", edit(item, "Very blue."))
+    assert (object_of(item)["text"], object_of(item)["digest"]) == ("Very blue.", digest("Very blue."))
+
+
+def test_an_item_that_failed_is_not_decided(run: Run, tmp_path: Path) -> None:
+    refuse_undecided(run)
+    with opened(tmp_path / "failed", "machine") as other:
+        other.append("machine", first(["a"]))
+        other.append("machine", Failed(id="a", error="gone"))
+        with pytest.raises(UsageError, match="1 failed"):
+            refuse_undecided(other)
+
+
+@pytest.mark.parametrize(
+    ("decision", "given"),
+    [
+        ("approve", {"reason": "fine"}),
+        ("edit", {"text": "Red.", "reason": "so"}),
+        ("reject", {}),
+        ("approve", {"text": "x"}),
+    ],
+)
+def test_a_reason_goes_with_a_rejection_and_with_nothing_else(run: Run, decision: str, given: dict[str, str]) -> None:
+    written = {"id": "a", "decision": decision, "digest": run.state.items["a"].digest, **given}
+    with pytest.raises(UsageError, match="goes with"):
+        record(run, "Ben", json.dumps(written), "standard input")

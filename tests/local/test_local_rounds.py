@@ -286,6 +286,12 @@ async def test_what_is_read_already_is_not_read_again(bigrams: Model) -> None:
     assert [len(tokens) for tokens in bigrams.passes] == [length - 1 + 3, 1 + 1]
 
 
+async def test_of_a_shorter_text_all_is_known(bigrams: Model) -> None:
+    tokens = bigrams.written("abababab").tokens
+    await worker.do(lambda stopped: bigrams.model.rows(tokens, 1))
+    assert [bigrams.model.known(tokens[:length]) for length in (1, 4, len(tokens))] == [1, 4, len(tokens)]
+
+
 async def test_of_a_long_text_a_draft_model_reads_the_first_tokens_and_the_end(bigrams: Model, same: Model) -> None:
     target = bigrams.target()
     target.path.tokens += bigrams.vocabulary.fragment("a" * 30)
