@@ -167,6 +167,23 @@ async def test_no_more_is_drafted_than_was_asked_for_and_nothing_hidden(bigrams:
     assert lengths == {0, 1, 2, 3}
 
 
+async def test_a_token_that_ends_a_reply_is_not_drafted_though_it_has_a_text(bigrams: Model, same: Model) -> None:
+    """In some files such a token isn't marked as a control token, and prints."""
+
+    class Ending:
+        def ends(self, token: int) -> bool:
+            return token == bigrams.vocabulary.ids["b"] or bigrams.vocabulary.ends(token)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(bigrams.vocabulary, name)
+
+    drafts = list[str]()
+    for seed in range(30):
+        drafting = replace(drafter(bigrams.target(WARM, seed), same), vocabulary=Ending())
+        drafts.append((await drafting.propose(PROMPT, 3)).text)
+    assert set("".join(drafts)) == {"a"}
+
+
 async def test_a_reply_ends_at_its_limit_though_that_is_inside_a_character(bigrams: Model) -> None:
     for limit in range(1, 6):
         options = replace(WARM, num_predict=limit)
