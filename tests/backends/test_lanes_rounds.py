@@ -161,6 +161,26 @@ async def test_a_round_asks_the_longest_row_first_each_with_the_seed_of_its_plac
     assert samples == {0: "d", 1: "e", 2: "."}
 
 
+@pytest.mark.parametrize(
+    ("letters", "response", "reason", "kind"),
+    [
+        ([], "", "stop", "end"),
+        ([], "", "length", "hidden"),
+        (["\ufffd"], "\ufffd", "length", "hidden"),
+        (["\ufffd"], "\ufffd", "stop", "hidden"),  # of two tokens that were asked for the second was the end
+        (["a"], "a", "length", "a"),
+        (["a"], "a", "stop", "a"),
+    ],
+)
+async def test_a_row_is_a_token_or_hidden_or_the_end(
+    server: OllamaServer, singer: Singer, letters: list[str], response: str, reason: str, kind: str
+) -> None:
+    singer.instead[PROMPT] = [whole({**reply(letters, PROMPT, reason=reason), "response": response})]
+    row = (await lanes(server).score(Draft())).rows[0]
+    told = "end" if row.end else "hidden" if row.hidden else row.sample.text if row.sample else ""
+    assert told == kind
+
+
 async def test_no_row_is_asked_whose_prompt_would_fill_the_context(server: OllamaServer, singer: Singer) -> None:
     target = lanes(server, context_length=4)
     assert (await target.score(draft("abcd"))).asked == 2
@@ -226,6 +246,31 @@ async def test_a_hidden_draw_is_seen_further_by_the_same_request_with_more_token
     assert written.tokens[0] == Token("a")
     assert [body["options"]["num_predict"] for body in singer.asked] == [row_tokens, 4 + row_tokens - 1]
     assert {body["options"]["seed"] for body in singer.asked} == {position_seed(SEED, 0)}
+
+
+class Ending(Pairs):
+    """Reads "ab" as one token at the very end of a text only, and a replacement mark as a letter."""
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return (*map(ord, text[:-2]), 1) if text.endswith("ab") else tuple(map(ord, text))
+
+
+async def test_a_target_that_draws_otherwise_when_it_is_asked_again_is_told_of(
+    server: OllamaServer, singer: Singer
+) -> None:
+    singer.instead["pa"] = [whole(reply(["x", "y", "z"], "pa"))]
+    lost = await lanes(server, ExactCursor(PROMPT, Ending())).commit(accepted("ab"), None)
+    assert (lost.tokens, lost.lost) == ((), True)
+    assert lost.why == "the target answered the same request differently"
+
+
+async def test_bytes_that_are_no_text_are_never_sent_again_though_a_token_prints_like_them(
+    server: OllamaServer, singer: Singer
+) -> None:
+    singer.instead["pa"] = [whole(reply(["b", "\ufffd", "c"], "pa"))] * 9
+    lost = await lanes(server, ExactCursor(PROMPT, Ending())).commit(accepted("ab"), None)
+    assert (lost.tokens, lost.lost) == ((), True)
+    assert set(singer.prompts) == {"pa"}
 
 
 @pytest.mark.parametrize("limit", [1, 3, None])

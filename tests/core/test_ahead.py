@@ -123,7 +123,7 @@ def test_a_draft_ahead_that_fails_is_asked_for_again_and_then_ends_the_drafting(
 
 @pytest.mark.parametrize(
     ("text", "drafted", "asked"),
-    [("abc", "de", 2), ("abcd", "e", 2), ("abx", "cd", 3), ("ax", "bc", 3), ("abcde", "fg", 3)],
+    [("abc", "de", 2), ("abcd", "e", 2), ("abx", "cd", 3), ("ax", "bc", 3), ("abcde", "fg", 3), ("abd", "de", 3)],
 )
 async def test_what_was_drafted_ahead_is_used_if_the_text_goes_on_like_it(text: str, drafted: str, asked: int) -> None:
     drafter = SlowDrafter(lambda reply: {"abcdefgh"[len(reply.replace("x", ""))]: 1.0}, 0, 0)
@@ -132,6 +132,17 @@ async def test_what_was_drafted_ahead_is_used_if_the_text_goes_on_like_it(text: 
     await asyncio.sleep(0.01)  # "cde" is there by now
     assert (await ahead.propose(text, 2)).text == drafted
     assert drafter.asked == asked
+    await ahead.aclose()
+
+
+@pytest.mark.parametrize(("text", "count", "drafted"), [("ab", 2, "cd"), ("abc", 1, "d"), ("ab", 5, "cde")])
+async def test_of_what_was_drafted_ahead_no_more_is_used_than_was_asked_for(
+    text: str, count: int, drafted: str
+) -> None:
+    ahead = DraftAhead(SlowDrafter(always(*"abcdefgh"), 0, 0))
+    ahead.begin(await ahead.propose("", 2))
+    await asyncio.sleep(0.01)  # "cde" is there by now
+    assert (await ahead.propose(text, count)).text == drafted
     await ahead.aclose()
 
 

@@ -175,6 +175,36 @@ def test_rejoining_passes_over_texts_that_are_read_as_equally_many_other_tokens(
     assert cursor.anchor == Cut("-a", 1)
 
 
+class Ending(ToyVocabulary):
+    """Reads "ab" as one token at the very end of a text only, as pre-tokenizers do with white space."""
+
+    def __init__(self) -> None:
+        super().__init__(words=("bc", "cd"), fragments=())
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return (*super().encode(text[:-2]), len(self.pieces)) if text.endswith("ab") else super().encode(text)
+
+    def shown(self, token: int) -> str:
+        return "ab" if token == len(self.pieces) else super().shown(token)
+
+
+def test_a_text_that_is_read_as_as_many_other_tokens_as_were_sampled_is_no_cut_to_rejoin_at() -> None:
+    cursor = ExactCursor("-", Ending())
+    cursor.advance(["a", "b"])
+    assert (cursor.anchor, cursor.beyond) == (Cut("-a", 1), ["b"])
+    assert cursor.rejoin(["b", "cd"], 2) is None  # read as "bc", "d"
+    assert cursor.rejoin(["b", "d"], 2) == 2
+
+
+def test_a_cut_that_was_confirmed_for_another_reply_is_not_where_this_one_goes_on() -> None:
+    cursor = CountedCursor("p")
+    assert cursor.confirm(Cut("p", 0), 1)
+    assert cursor.confirm(Cut("pb", 1), 2)  # along a draft that was rejected
+    cursor.advance(["a"])
+    cursor.advance(["b"])
+    assert (cursor.anchor, cursor.beyond) == (Cut("p", 0), ["a", "b"])
+
+
 def test_texts_that_had_hidden_tokens_among_them_are_checked_at_their_end_by_their_number() -> None:
     cursor = exact("x")
     texts = ["\u00ff", "b"]  # a character of two tokens, and a letter: three were sampled

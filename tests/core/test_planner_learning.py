@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from specollama.planner import CostCurve, Planner, Source
+from specollama.calibration import Calibration, Source, outcomes
+from specollama.planner import CostCurve, Planner
 from specollama.types import Draft, Emitted, Origin, Round, Rule, Token, Verdict
 
 COSTS = {1: 0.1, 2: 0.2, 4: 0.4}  # seconds of a pass by its tokens
@@ -65,3 +66,41 @@ def test_a_model_rests_while_others_draft() -> None:
     for name in ("small", "small", "large", "small"):
         learning.learn(round(drafted(name, 0.01)))
     assert (sources["small"].rested, sources["large"].rested) == (0, 1)
+
+
+def verdict(*texts: str) -> Verdict:
+    return Verdict(tuple(Emitted(Token(text), Origin.ACCEPTED) for text in texts))
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (["the", " cat"], [(0.9, True), (0.8, True)]),  # what lies behind wasn't reached
+        (["the", " dog"], [(0.9, True), (0.8, False)]),
+        (["the cat sat"], [(0.9, True), (0.8, True), (0.7, True)]),
+        (["a", " cat"], [(0.9, False)]),
+        (["the", " ca"], [(0.9, True), (0.8, False)]),
+        ([], []),
+    ],
+)
+def test_a_drafted_token_is_judged_where_the_reply_has_reached_its_place(
+    written: list[str], expected: list[tuple[float, bool]]
+) -> None:
+    tokens = tuple(map(Token, ("the", " cat", " sat")))
+    assert outcomes(Draft(tokens, confidence=(0.9, 0.8, 0.7)), verdict(*written)) == expected
+
+
+def test_a_calibration_begins_with_the_confidence_and_believes_in_no_certainty() -> None:
+    fresh = Calibration()
+    assert fresh.probability(0.6) == pytest.approx(0.6)
+    assert 0 < fresh.probability(0.0) < 0.01
+    assert 0.99 < fresh.probability(1.0) < 1
+
+
+def test_a_calibration_follows_what_was_accepted_and_forgets_what_was_long_ago() -> None:
+    known = Calibration()
+    for accepted, bound in ((True, 0.97), (False, 0.1)):
+        for _ in range(2000):
+            known.observe(0.5, accepted)
+        assert known.probability(0.5) > bound if accepted else known.probability(0.5) < bound
+    assert known.probability(0.9) == pytest.approx(0.9), "another confidence"

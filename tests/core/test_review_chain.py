@@ -87,6 +87,30 @@ def test_a_cut_end_is_found_wherever_the_cut_is(log: bytes, head: Head) -> None:
         assert faults(log[:length], head), f"{length} bytes left"
 
 
+def test_lines_that_are_gone_from_the_end_are_told_by_their_number(log: bytes, head: Head) -> None:
+    for left in range(4):
+        shorter = b"".join(log.splitlines(keepends=True)[:left])
+        assert faults(shorter, head) == [f"the end is cut off: 4 lines were written, {left} are there"]
+
+
+def test_a_first_line_that_says_it_follows_another_one_is_found() -> None:
+    line = chain.encoded(Head(hash="0" * 64), "2026-01-01T00:00:00Z", "Ann", first(["a"]))
+
+    [fault] = faults(line + b"\n", Head(count=1, hash=chain.hash_of(line)))
+    assert fault.startswith("line 1 don't belong together")
+
+
+def test_nothing_may_follow_the_line_that_a_killed_process_had_written_whole(log: bytes, head: Head) -> None:
+    line = chain.encoded(head, "2026-01-01T00:00:00Z", "Ann", answered("b", "Gold.", 2))
+    announcing = head.model_copy(update={"next": chain.hash_of(line)})
+
+    assert faults(log + line + b"\n", announcing) == []
+    assert faults(log + line + b"\nhalf a line", announcing) == [
+        "5 lines are there, and only 4 of them were written by a run",
+        "line 6 is cut off in its middle",
+    ]
+
+
 def test_a_log_that_is_gone_is_found(folder: Path) -> None:
     (folder / LOG).unlink()
 

@@ -296,6 +296,7 @@ def test_a_drafts_options_make_its_distribution_known(seed: int, chosen: dict[st
 def test_a_drafts_options_are_narrowed_no_further_than_needed() -> None:
     asked = options(top_k=7, top_p=0.9, seed=3, stop=("x",))
     assert certain(asked, SHOWN) == asked
+    assert certain(options(top_k=7, top_p=0.9, seed=3, stop=("x",), typical_p=0.5), SHOWN) == asked
     assert [certain(options(top_k=k), SHOWN).top_k for k in (-1, 0, 1, 20, 21, 40)] == [20, 20, 1, 20, 20, 20]
 
 

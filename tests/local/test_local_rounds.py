@@ -167,6 +167,23 @@ async def test_no_more_is_drafted_than_was_asked_for_and_nothing_hidden(bigrams:
     assert lengths == {0, 1, 2, 3}
 
 
+async def test_a_token_that_ends_a_reply_is_not_drafted_though_it_has_a_text(bigrams: Model, same: Model) -> None:
+    """In some files such a token isn't marked as a control token, and prints."""
+
+    class Ending:
+        def ends(self, token: int) -> bool:
+            return token == bigrams.vocabulary.ids["b"] or bigrams.vocabulary.ends(token)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(bigrams.vocabulary, name)
+
+    drafts = list[str]()
+    for seed in range(30):
+        drafting = replace(drafter(bigrams.target(WARM, seed), same), vocabulary=Ending())
+        drafts.append((await drafting.propose(PROMPT, 3)).text)
+    assert set("".join(drafts)) == {"a"}
+
+
 async def test_a_reply_ends_at_its_limit_though_that_is_inside_a_character(bigrams: Model) -> None:
     for limit in range(1, 6):
         options = replace(WARM, num_predict=limit)
@@ -203,6 +220,24 @@ async def test_rows_go_as_far_as_the_target_draws_the_drafted_tokens_itself(bigr
         assert scored.asked == 4
         seen.add(len(agreed))
     assert seen == {1, 2, 3, 4}
+
+
+async def test_a_drafted_text_is_scored_as_far_as_the_targets_tokens_spell_it(bigrams: Model) -> None:
+    """Some tokenizers put a space before a piece of text: what they make of a draft may be another text."""
+
+    class Spaced:
+        def __init__(self, add: str) -> None:
+            self._add = add
+
+        def within(self, text: str) -> list[int]:
+            return bigrams.vocabulary.fragment(self._add + text)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(bigrams.vocabulary, name)
+
+    for add, asked in (("", 4), ("b", 1)):
+        target = replace(bigrams.target(COLD, 1, Rule.GREEDY), vocabulary=Spaced(add))
+        assert (await target.score(Draft((Token("ab"), Token("a"))))).asked == asked
 
 
 async def test_by_rejection_each_place_has_its_row_and_the_distribution_of_the_visible_tokens(bigrams: Model) -> None:
@@ -266,6 +301,12 @@ async def test_what_is_read_already_is_not_read_again(bigrams: Model) -> None:
     again = await target.score(bigrams.draft("b"))
     assert again.read == 0
     assert [len(tokens) for tokens in bigrams.passes] == [length - 1 + 3, 1 + 1]
+
+
+async def test_of_a_shorter_text_all_is_known(bigrams: Model) -> None:
+    tokens = bigrams.written("abababab").tokens
+    await worker.do(lambda stopped: bigrams.model.rows(tokens, 1))
+    assert [bigrams.model.known(tokens[:length]) for length in (1, 4, len(tokens))] == [1, 4, len(tokens)]
 
 
 async def test_of_a_long_text_a_draft_model_reads_the_first_tokens_and_the_end(bigrams: Model, same: Model) -> None:

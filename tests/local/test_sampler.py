@@ -113,6 +113,11 @@ def test_at_temperature_zero_the_first_of_equal_ones_is_taken() -> None:
     assert Sampler(SamplingOptions(temperature=0), 1).draw(row(1, 5, 5), [], 0) == 1
 
 
+def test_at_temperature_zero_penalties_count() -> None:
+    options = SamplingOptions(temperature=0, presence_penalty=3.0)
+    assert [Sampler(options, 1).draw(row(1, 5, 4), before, 0) for before in ([], [1], [1, 2])] == [1, 2, 1]
+
+
 def test_probabilities_are_those_of_the_raw_logits() -> None:
     weights = np.exp(LOGITS.astype(float)) / np.exp(LOGITS.astype(float)).sum()
     assert confidence(LOGITS) == (0, pytest.approx(weights[0]))
