@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
-from specollama.planner import MOST, CostCurve, Planner, Source
+from specollama.calibration import Source
+from specollama.planner import MOST, CostCurve, Planner
 from specollama.types import Draft, Emitted, Origin, Round, Rule, Token, Verdict
 
 RIGHT, WRONG = Token("r"), Token("w")
@@ -21,8 +22,8 @@ class Fixed:
     def next(self) -> int:
         return self.tokens
 
-    def worth(self, name: str, unread: int) -> bool:
-        return True
+    def choose(self, unread: Mapping[str, int]) -> str:
+        return next(iter(unread))
 
     def another(self, draft: Draft) -> bool:
         return len(draft.tokens) < self.tokens
@@ -36,13 +37,17 @@ class Fixed:
 
 @dataclass(slots=True)
 class Machine:
-    """What things cost, in seconds. `passes`: of the target, by tokens; `step`: a token of the draft model."""
+    """What things cost, in seconds. `passes`: of the target, by tokens; `step`: a token of the draft model.
+
+    `reading`: a token of the text that the draft model reads.
+    """
 
     passes: Mapping[int, float]
     step: float
+    reading: float = 0.0
 
     def planner(self, rule: Rule = Rule.GREEDY) -> Planner:
-        return Planner(CostCurve(dict(self.passes)), {"model": Source(self.step)}, rule, expected=10_000)
+        return Planner(CostCurve(dict(self.passes)), {"model": Source(self.step)}, rule)
 
     def rate(self, lookahead: Planner | Fixed, accepted: Callable[[int], float], tokens: int, seed: int = 1) -> float:
         """Tokens a second of a reply in which the token at each place is accepted with that probability.
@@ -62,7 +67,7 @@ class Machine:
         return written / seconds
 
     def _draft(self, lookahead: Planner | Fixed, accepted: Callable[[int], float], written: int) -> Draft:
-        if not (count := lookahead.next()) or not lookahead.worth("model", 1):
+        if not (count := lookahead.next()) or not lookahead.choose({"model": 1}):
             return Draft()
         return self.drafted(lookahead, accepted, written, "model", count)
 
@@ -106,7 +111,7 @@ def _verdict(draft: Draft, sent: int, random: Random) -> Verdict:
 def rate_of_several(machine: Machine, accepted: Mapping[str, Callable[[int], float]], tokens: int) -> float:
     """Tokens a second of a reply for which a planner chooses between models, each with its own acceptance by place."""
     sources = {name: Source(machine.step) for name in accepted}
-    planner = Planner(CostCurve(dict(machine.passes)), sources, Rule.GREEDY, expected=10_000)
+    planner = Planner(CostCurve(dict(machine.passes)), sources, Rule.GREEDY)
     random, curve, seconds, written = Random(1), CostCurve(dict(machine.passes)), 0.0, 0
     while written < tokens:
         count, draft = planner.next(), Draft()
