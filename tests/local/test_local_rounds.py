@@ -167,6 +167,13 @@ async def test_no_more_is_drafted_than_was_asked_for_and_nothing_hidden(bigrams:
     assert lengths == {0, 1, 2, 3}
 
 
+async def test_a_draft_has_the_targets_ids_only_where_the_two_have_one_tokenizer(bigrams: Model, same: Model) -> None:
+    drafting = drafter(bigrams.target(COLD, 1, Rule.GREEDY), same)
+    for alike, token in ((True, bigrams.vocabulary.ids["a"]), (False, None)):
+        draft = await replace(drafting, same=alike).propose(PROMPT, 2)
+        assert [(each.text, each.id) for each in draft.tokens] == [("a", token)] * 2
+
+
 async def test_a_token_that_ends_a_reply_is_not_drafted_though_it_has_a_text(bigrams: Model, same: Model) -> None:
     """In some files such a token isn't marked as a control token, and prints."""
 
