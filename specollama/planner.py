@@ -27,7 +27,7 @@ _RECENT = 0.08  # how fast the seconds of a drafted token follow the machine, an
 _RESTED = 8  # drafts of others, after which a model may be tried again
 _EXPLORED = 0.015  # of the time: drafting where it seems not to pay, so that a change is noticed
 _SPARED = 8.0  # plain tokens' time: the most that is saved up for that
-_MARGIN = 1.03  # of the plain rate, from which drafting is taken to pay
+_MARGIN = 1.02  # of the plain rate, from which drafting is taken to pay
 _DOUBTED = 24.0  # tested tokens, from which a drafter that seems not to pay is tried only now and then
 _KNOWN = 6.0  # tested tokens, from which a drafter's calibration is trusted
 _RISK = 0.025  # of the reply's plain time, that may be lost
@@ -177,7 +177,8 @@ class Planner:
     def _repaid(self, name: str, reading: float) -> bool:
         """Whether drafting saves so many seconds in what is still to come: on average, and almost surely."""
         average, sure = self._savings(name)
-        return average > reading and _REPAID * sure + self._affordable(name) >= reading
+        small = reading < self.target(1)
+        return average > reading and (small or _REPAID * sure + self._affordable(name) >= reading)
 
     def _savings(self, name: str) -> tuple[float, float]:
         """Seconds that drafting saves in what is still to come: on average, and almost surely.

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated import RIGHT, WRONG, Fixed, Machine, rate_of_several
 
-from specollama.planner import LOOKUP, MOST, Calibration, CostCurve, Planner, Source, outcomes
+from specollama.calibration import Calibration, Source, outcomes
+from specollama.planner import LOOKUP, MOST, CostCurve, Planner
 from specollama.types import Draft, Emitted, Origin, Round, Rule, Token, Verdict
 
 MACHINES = {
@@ -102,7 +103,7 @@ def test_a_forced_length_is_drafted_and_sent_whatever_it_brings() -> None:
     assert forced.next() == 3
     assert [forced.another(draft(*[0.01] * count)) for count in (1, 2, 3)] == [True, True, False]
     assert forced.send(draft(0.01, 0.01, 0.01)) == 3
-    assert forced.worth("model", 10_000)
+    assert forced.choose({"model": 10_000}) == "model"
 
 
 def test_forced_lengths_go_by_round() -> None:
@@ -115,18 +116,30 @@ def test_forced_lengths_go_by_round() -> None:
         assert not forced.another(draft(0.1, 0.1))
 
 
+def known(acceptance: float) -> Calibration:
+    calibration = Calibration()
+    for place in range(100):
+        calibration.observe(0.9, place < 100 * acceptance)
+    return calibration
+
+
+def begun(**given: object) -> Planner:
+    """Of a reply whose first token is written."""
+    chosen = planner(**given)
+    chosen.learn(Round(Draft(), Verdict((Emitted(Token("a"), Origin.PLAIN),)), scoring=0.08, read=5))
+    return chosen
+
+
 def test_a_text_that_would_take_too_long_to_read_is_not_read_for_a_short_reply() -> None:
-    sources = {"model": Source(0.019, reading=0.004)}
-    assert not planner(sources=sources, expected=40).worth("model", 5_000)
-    assert planner(sources=sources, expected=4_000).worth("model", 500)
-    assert planner(sources=sources, expected=4_000).window("model") > planner(sources=sources, expected=400).window(
-        "model"
-    )
+    sources = {"model": Source(0.019, reading=0.004, calibration=known(0.9))}
+    assert begun(sources=sources, limit=40).choose({"model": 5_000}) is None
+    assert begun(sources=sources).choose({"model": 2}) == "model"
 
 
 def test_a_model_drafts_only_where_it_is_hoped_to_bring_more_than_what_was_found() -> None:
-    assert planner().worth("model", 1, instead=0.1)
-    assert not planner().worth("model", 1, instead=20.0)
+    sources = {"model": Source(0.019, calibration=known(0.9))}
+    assert begun(sources=sources).choose({"model": 1}, instead=0.1) == "model"
+    assert begun(sources=sources).choose({"model": 1}, instead=20.0) is None
 
 
 def test_what_was_not_sent_is_learnt_from_as_well() -> None:
