@@ -27,9 +27,12 @@ _RECENT = 0.08  # how fast the seconds of a drafted token follow the machine, an
 _RESTED = 8  # drafts of others, after which a model may be tried again
 _EXPLORED = 0.015  # of the time: drafting where it seems not to pay, so that a change is noticed
 _SPARED = 8.0  # plain tokens' time: the most that is saved up for that
+_MARGIN = 1.02  # of the plain rate, from which drafting is taken to pay
+_DOUBTED = 24.0  # tested tokens, from which a drafter that seems not to pay is tried only now and then
 _KNOWN = 6.0  # tested tokens, from which a drafter's calibration is trusted
 _RISK = 0.025  # of the reply's plain time, that may be lost
 _FIRST_RISK = 0.065  # the same for a drafter of which nothing is known
+_REPAID = 0.5  # of what drafting almost surely saves, that reading may cost beyond what may be lost
 _SURE = 0.9  # probability that a reply is long enough for reading to be repaid
 _READING = 0.25  # of what drafting almost surely saves, that a draft model may spend on reading
 _FEWEST_READ = 64  # tokens
@@ -155,13 +158,17 @@ class Planner:
         """
         source, outlook = self.sources[name], self.outlook(name)
         reading = source.reading * max(0, unread - 1)
-        pays = outlook.rate > 1 / self.target(1)
+        pays = self._pays(name)
         self._budget = self._affordable(name) - reading
         if not self._trusted(source):
             return instead <= 0 and self._explore(name, unread, self._one(source), owed=True)
         if pays:
             return outlook.brings - self._price * outlook.takes >= instead and self._repaid(name, reading)
-        return instead <= 0 and self._explore(name, unread, self._one(source))
+        owed = source.calibration.tested < _DOUBTED
+        return instead <= 0 and self._explore(name, unread, self._one(source), owed=owed)
+
+    def _pays(self, name: str) -> bool:
+        return self.outlook(name).rate > _MARGIN / self.target(1)
 
     def _one(self, source: Source) -> float:
         """Seconds that a draft of one token takes."""
@@ -170,7 +177,8 @@ class Planner:
     def _repaid(self, name: str, reading: float) -> bool:
         """Whether drafting saves so many seconds in what is still to come: on average, and almost surely."""
         average, sure = self._savings(name)
-        return average > reading and sure + self._affordable(name) >= reading
+        small = reading < self.target(1)
+        return average > reading and (small or _REPAID * sure + self._affordable(name) >= reading)
 
     def _savings(self, name: str) -> tuple[float, float]:
         """Seconds that drafting saves in what is still to come: on average, and almost surely.
@@ -192,7 +200,7 @@ class Planner:
     def _affordable(self, name: str) -> float:
         """Seconds that may be lost now, for the reply to be hardly slower than plain were it to end then."""
         source = self.sources[name]
-        hoped = not self._trusted(source) and self.outlook(name).rate > 1 / self.target(1)
+        hoped = not self._trusted(source) and self._pays(name)
         extra = min(source.calibration.spare * self.target(1), (_FIRST_RISK - _RISK) * self._plain)
         return (1 + _RISK) * self._plain + hoped * extra - self._spent
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated import RIGHT, WRONG, Fixed, Machine, rate_of_several
 
-from specollama.planner import LOOKUP, MOST, Calibration, CostCurve, Planner, Source, outcomes
+from specollama.calibration import Calibration, Source, outcomes
+from specollama.planner import LOOKUP, MOST, CostCurve, Planner
 from specollama.types import Draft, Emitted, Origin, Round, Rule, Token, Verdict
 
 MACHINES = {
@@ -91,9 +92,10 @@ def test_by_rejection_all_that_was_drafted_is_sent() -> None:
 
 
 def test_after_an_unlikely_token_nothing_more_is_drafted() -> None:
-    assert planner().another(draft(0.99, 0.98))
-    assert not planner().another(draft(0.99, 0.1))
-    assert not planner().another(draft(*[0.99] * MOST))
+    chosen = planner(sources={"model": Source(0.019, calibration=known(0.9))})
+    assert chosen.another(draft(0.99, 0.98))
+    assert not chosen.another(draft(0.99, 0.02))
+    assert not chosen.another(draft(*[0.99] * MOST))
 
 
 def test_a_forced_length_is_drafted_and_sent_whatever_it_brings() -> None:
@@ -102,7 +104,7 @@ def test_a_forced_length_is_drafted_and_sent_whatever_it_brings() -> None:
     assert forced.next() == 3
     assert [forced.another(draft(*[0.01] * count)) for count in (1, 2, 3)] == [True, True, False]
     assert forced.send(draft(0.01, 0.01, 0.01)) == 3
-    assert forced.worth("model", 10_000)
+    assert forced.choose({"model": 10_000}) == "model"
 
 
 def test_forced_lengths_go_by_round() -> None:
@@ -115,18 +117,30 @@ def test_forced_lengths_go_by_round() -> None:
         assert not forced.another(draft(0.1, 0.1))
 
 
+def known(acceptance: float) -> Calibration:
+    calibration = Calibration()
+    for place in range(100):
+        calibration.observe(0.9, place < 100 * acceptance)
+    return calibration
+
+
+def begun(**given: object) -> Planner:
+    """Of a reply whose first token is written."""
+    chosen = planner(**given)
+    chosen.learn(Round(Draft(), Verdict((Emitted(Token("a"), Origin.PLAIN),)), scoring=0.08, read=5))
+    return chosen
+
+
 def test_a_text_that_would_take_too_long_to_read_is_not_read_for_a_short_reply() -> None:
-    sources = {"model": Source(0.019, reading=0.004)}
-    assert not planner(sources=sources, expected=40).worth("model", 5_000)
-    assert planner(sources=sources, expected=4_000).worth("model", 500)
-    assert planner(sources=sources, expected=4_000).window("model") > planner(sources=sources, expected=400).window(
-        "model"
-    )
+    sources = {"model": Source(0.019, reading=0.004, calibration=known(0.9))}
+    assert begun(sources=sources, limit=40).choose({"model": 5_000}) is None
+    assert begun(sources=sources).choose({"model": 2}) == "model"
 
 
 def test_a_model_drafts_only_where_it_is_hoped_to_bring_more_than_what_was_found() -> None:
-    assert planner().worth("model", 1, instead=0.1)
-    assert not planner().worth("model", 1, instead=20.0)
+    sources = {"model": Source(0.019, calibration=known(0.9))}
+    assert begun(sources=sources).choose({"model": 1}, instead=0.1) == "model"
+    assert begun(sources=sources).choose({"model": 1}, instead=20.0) is None
 
 
 def test_what_was_not_sent_is_learnt_from_as_well() -> None:
@@ -139,10 +153,10 @@ def test_what_was_not_sent_is_learnt_from_as_well() -> None:
 
 def test_lookup_that_was_not_taken_is_judged_all_the_same() -> None:
     chosen = planner(sources={LOOKUP: Source(), "model": Source(0.019)})
-    before = chosen.sources[LOOKUP].probability(0.5)
+    before = sum(chosen.sources[LOOKUP].reach([0.5]))
     for _ in range(20):
         chosen.watch(draft(0.5, source=LOOKUP), Verdict((Emitted(WRONG, Origin.PLAIN),)))
-    assert chosen.sources[LOOKUP].probability(0.5) < before / 2
+    assert sum(chosen.sources[LOOKUP].reach([0.5])) < before / 2
 
 
 @given(st.lists(st.booleans(), max_size=300), st.floats(0, 1))
