@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -17,6 +16,7 @@ from typing import Any, Literal, NoReturn, TypedDict, Unpack
 
 import platformdirs
 
+from specollama import toml
 from specollama.errors import ConfigError, one_line
 from specollama.hosts import Endpoint, parse_model_at, resolve_host, server_url
 from specollama.tables import (
@@ -365,30 +365,9 @@ def read_config(path: Path) -> bytes:
 
 def parse_config(path: Path, raw: bytes, *, named: bool = True) -> Config:
     """The configuration that the bytes of a file are. Raises ConfigError at the first fault."""
-    config = Config(path, validated(ConfigTable, _toml(path, raw), Place(path)), named)
+    config = Config(path, validated(ConfigTable, toml.parsed(path, raw), Place(path)), named)
     config.check()
     return config
-
-
-def _toml(path: Path, raw: bytes) -> dict[str, Any]:
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        words = f"not UTF-8 text, at byte {error.start}; save it as UTF-8"
-        raise ConfigError(one_line(f"{path}: {words}")) from None
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(one_line(f"{path}: {_syntax(str(error), text)}")) from None
-
-
-def _syntax(fault: str, text: str) -> str:
-    """`tomllib` words a place as "(at line 1, column 5)" or "(at end of document)"."""
-    if place := re.search(r" \(at line (\d+), column (\d+)\)$", fault):
-        return f"line {place[1]}, column {place[2]}: not valid TOML: {fault[: place.start()]}"
-    lines = text.split("\n")
-    fault = fault.removesuffix(" (at end of document)")
-    return f"line {len(lines)}, column {len(lines[-1]) + 1}: not valid TOML: {fault}"
 
 
 def _with_tokens(settings: PairSettings, environ: Mapping[str, str]) -> PairSettings:

@@ -324,8 +324,8 @@ _FORCE = "--force"
 
 def _forced(rest: str) -> tuple[str, bool]:
     """The file's name, and whether it is written over where it is there."""
-    name = rest.removeprefix(f"{_FORCE} ").strip()
-    return ("" if name == _FORCE else name), rest != name
+    word, _, name = rest.partition(" ")
+    return (name.strip(), True) if word == _FORCE else (rest, False)
 
 
 def _trace(session: Session, rest: str) -> str:

@@ -151,7 +151,8 @@ def test_json_gives_one_event_a_line_and_the_counters_last(call: Call, pair: lis
     shown = call("run", *pair, "--num-predict", "12", "--json", PLANETS)
     first, *texts, last = [json.loads(line) for line in shown.out.splitlines()]
 
-    assert first == {"event": "status", "speculation": True, "detail": "greedy, lookahead 1-7"}
+    told = "greedy, lookahead 1-7; near-ties: gaps below 0.08 (F32)"
+    assert first == {"event": "status", "speculation": True, "detail": told}
     assert {event["event"] for event in texts} == {"text"}
     assert "".join(event["text"] for event in texts) == answer(http, PLANETS)
     assert {event["origin"] for event in texts} <= {"accepted", "recovered", "bonus"}

@@ -37,6 +37,7 @@ FLOORS: dict[str, int] = {
     "hosts": 1,
     "privately": 1,
     "tables": 1,
+    "toml": 1,
     "trust": 1,
     "wire": 1,
     "backends.base": 1,
