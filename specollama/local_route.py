@@ -197,7 +197,8 @@ def _quantisation(plan: LocalPlan) -> str:
         kind = LlamaFileType(int(plan.opened.target.model.metadata("general.file_type")))
     except (ImportError, ValueError):  # a type that is newer than the package, or none
         return ""
-    return str(kind.name).removeprefix("ALL_").removeprefix("MOSTLY_")
+    name: str = kind.name
+    return name.removeprefix("ALL_").removeprefix("MOSTLY_")
 
 
 async def speculated_here(
