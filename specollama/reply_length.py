@@ -94,7 +94,7 @@ class Learnt:
         beginning = " ".join(map(str, prompt[:_BEGINNING]))
         narrow = f"{wide} {hashlib.sha256(beginning.encode()).hexdigest()[:16]}"
         for kind in (wide, narrow):
-            self.kinds[kind] = self.kinds.pop(kind, None) or ReplyLengths()
+            self.kinds[kind] = self.kinds.pop(kind, ReplyLengths())
         self.kinds[narrow].parent = self.kinds[wide]
         while len(self.kinds) > _MOST_KINDS:
             del self.kinds[next(iter(self.kinds))]
