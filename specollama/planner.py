@@ -114,7 +114,7 @@ class Planner:
     _budget: float = 0.0  # seconds that the present draft may lose, where its drafter isn't known yet
     _outlooks: dict[str, Outlook] = field(default_factory=dict)  # since the last round
     _reached: list[float] = field(default_factory=list)  # by shift: the probability of the draft so far
-    _drafted: int = 0  # tokens that it is for
+    _sure: tuple[float, ...] = ()  # the confidences that it is for
 
     def __str__(self) -> str:
         return staged(self.forced) if self.forced else f"0-{self.most}"
@@ -244,10 +244,11 @@ class Planner:
 
     def _so_far(self, draft: Draft, source: Source) -> list[float]:
         """The probability, jointly with each shift, that the reply goes along with all of a growing draft."""
-        if not 0 < self._drafted <= len(draft.confidence):
-            self._reached, self._drafted = source.weights, 0
-        self._reached = source.reach(draft.confidence[self._drafted :], self._reached)
-        self._drafted = len(draft.confidence)
+        known = len(self._sure)
+        if not known or draft.confidence[:known] != self._sure:
+            self._reached, known = source.weights, 0
+        self._reached = source.reach(draft.confidence[known:], self._reached)
+        self._sure = draft.confidence
         return self._reached
 
     def _trusted(self, source: Source) -> bool:
@@ -288,7 +289,7 @@ class Planner:
         for source in self.sources.values():
             source.pass_by(emitted if source is not drafted else 0)
         self._outlooks.clear()
-        self._drafted = 0
+        self._sure = ()
 
     def end(self) -> None:
         """The reply ended by itself."""
