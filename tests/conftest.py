@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from specollama.embedded.models import default_models
-from specollama.embedded.serve import Running, Settings, serve_models
+from specollama.server.embedded.default_models import default_models
+from specollama.server.embedded.serve import Running, Settings, serve_models
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

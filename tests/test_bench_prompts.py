@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from specollama.bench.prompts import Prompt, built_in, load, spread
 from specollama.errors import UsageError
+from specollama.tools.bench.prompts import Prompt, built_in, load, spread
 
 KINDS = ("code", "edit", "maths", "summary", "chat", "translation")
 

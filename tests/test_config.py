@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specollama import wire
-from specollama.config import Config, adhoc_pair, find_config, load_config
+from specollama.backends.ollama import schema
+from specollama.config.endpoints import parse_model_at
+from specollama.config.schema import ConfigTable, OptionsTable, PairTable, Place, validated
+from specollama.config.settings import Config, adhoc_pair, find_config, load_config
 from specollama.errors import ConfigError, UsageError
-from specollama.hosts import parse_model_at
-from specollama.tables import ConfigTable, OptionsTable, PairTable, Place, validated
-from specollama.types import Route, Rule
+from specollama.spec_decode.types import Route, Rule
 
 WHOLE = """
 default_pair = "coder"
@@ -106,7 +106,7 @@ def test_a_wrong_ollama_host_matters_only_where_it_is_used(tmp_path: Path) -> No
 
 
 def test_the_options_are_those_that_ollama_has() -> None:
-    assert set(OptionsTable.model_fields) == wire.SAMPLING_OPTIONS | wire.LOAD_OPTIONS
+    assert set(OptionsTable.model_fields) == schema.SAMPLING_OPTIONS | schema.LOAD_OPTIONS
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_wrong_line_in_a_pair_is_named_with_what_is_allowed(tmp_path: Path, li
 
 def test_an_unknown_option_names_the_nearest_one(tmp_path: Path) -> None:
     message = refusal(tmp_path, f"{SMALL}options.temprature = 1")
-    options = ", ".join(sorted(wire.SAMPLING_OPTIONS | wire.LOAD_OPTIONS))
+    options = ", ".join(sorted(schema.SAMPLING_OPTIONS | schema.LOAD_OPTIONS))
     assert message == (
         f"c.toml: pairs.one.options.temprature = 1: unknown option, did you mean temperature? allowed: {options}"
     )
@@ -514,8 +514,8 @@ def test_the_file_is_looked_for_from_the_flag_down_to_the_users_directory(tmp_pa
     assert find_config(None, {}, tmp_path) is None
     user_file.touch()
     assert find_config(None, {}, tmp_path) == user_file
-    (tmp_path / "specollama.toml").touch()
-    assert find_config(None, {}, tmp_path) == tmp_path / "specollama.toml"
+    (tmp_path / "specollama.pairs.toml").touch()
+    assert find_config(None, {}, tmp_path) == tmp_path / "specollama.pairs.toml"
     (tmp_path / "variable.toml").touch()
     environ = {"SPECOLLAMA_CONFIG": "variable.toml"}
     assert find_config(None, environ, tmp_path) == tmp_path / "variable.toml"

@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from specollama.embedded.app import make_app
-from specollama.embedded.engine import Engine
-from specollama.embedded.models import default_models
-from specollama.embedded.serve import Running, Settings, serve_models
-from specollama.embedded.served import cut_middle
-from specollama.serving.guard import BODY_LIMIT, local
+from specollama.server.embedded.app import make_app
+from specollama.server.embedded.default_models import default_models
+from specollama.server.embedded.llama_server_process import Engine
+from specollama.server.embedded.serve import Running, Settings, serve_models
+from specollama.server.embedded.served_model import cut_middle
+from specollama.server.http.guard import BODY_LIMIT, local
 
 ENDLESS = {"num_predict": -1, "temperature": 0, "stop": []}
 LONG_LIST = {"type": "array", "items": {"type": "integer"}, "minItems": 2000}

@@ -18,15 +18,15 @@ import pytest
 from gguf.quants import dequantize, quantize
 from typer.testing import CliRunner
 
-from specollama.backends.gguf_header import read_header, shortest
-from specollama.cli.embedded import app
-from specollama.embedded.catalog import ModelCard, human_number, short_name
-from specollama.embedded.full_precision import full_precision
-from specollama.embedded.models import default_models, packaged_model, resolve
-from specollama.embedded.packages import require
-from specollama.embedded.replies import ChatSteps
+from specollama.backends.llama_cpp.gguf_metadata import read_header, shortest
+from specollama.cli.commands.embedded import app
 from specollama.errors import MissingPackage, RunError, SpecollamaError, UsageError
-from specollama.types import DoneReason
+from specollama.server.embedded.default_models import default_models, packaged_model, resolve
+from specollama.server.embedded.dequantize import full_precision
+from specollama.server.embedded.model_card import ModelCard, human_number, short_name
+from specollama.server.embedded.requirements import require
+from specollama.server.embedded.response_translation import ChatSteps
+from specollama.spec_decode.types import DoneReason
 
 
 def test_the_server_says_what_it_is(http: httpx.Client) -> None:
@@ -270,7 +270,7 @@ def test_a_package_that_is_not_installed_is_named_with_the_remedy() -> None:
 
 
 def test_the_command_says_when_it_is_ready_and_ends_on_an_interrupt() -> None:
-    code = "from specollama.cli.embedded import app; app()"
+    code = "from specollama.cli.commands.embedded import app; app()"
     arguments = ["serve", "--model", "draft", "--host", "0.0.0.0", "--port", "0", "--num-ctx", "64", "--parallel", "1"]
     process = subprocess.Popen(
         [sys.executable, "-c", code, *arguments],

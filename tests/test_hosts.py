@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specollama.config.endpoints import Endpoint, apart, resolve_host, server_url, shown
 from specollama.errors import ConfigError
-from specollama.hosts import Endpoint, apart, resolve_host, server_url, shown
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ import pytest
 import typer
 
 from specollama.cli import app
-from specollama.config import load_config
-from specollama.review.release import object_of
-from specollama.review.state import Item
+from specollama.config.settings import load_config
+from specollama.tools.review.release import object_of
+from specollama.tools.review.state import Item
 
 sys.path.append(str(Path(__file__).parent / "core"))  # review_runs.py
 
@@ -69,7 +69,7 @@ def test_the_readme_has_at_most_150_lines() -> None:
 
 @pytest.mark.parametrize("shown", blocks("toml"), ids=range(len(blocks("toml"))))
 def test_each_configuration_of_the_pages_loads_and_its_default_pair_resolves(shown: str, tmp_path: Path) -> None:
-    file = tmp_path / "specollama.toml"
+    file = tmp_path / "specollama.pairs.toml"
     file.write_text(shown, encoding="utf-8")
     pair = load_config(file).pair(None, {"TOWER_TOKEN": "secret"})
     assert (pair.name, pair.target.endpoint.url) == ("coder", "http://tower:11434")

@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
-from specollama.acceptance import draw, position_seed, visible
-from specollama.sampling import support
-from specollama.types import (
+from specollama.spec_decode.acceptance import draw, position_seed, visible
+from specollama.spec_decode.sampler_support import support
+from specollama.spec_decode.types import (
     Continuation,
     Distribution,
     DoneReason,

@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from specollama import __version__
-from specollama.cli import (
+from specollama.cli.commands import (
     batch,
     bench,
     chat,
@@ -18,8 +18,6 @@ from specollama.cli import (
     embedded,
     export,
     native,
-    options,
-    output,
     pairs,
     release,
     review,
@@ -29,6 +27,7 @@ from specollama.cli import (
     trust,
     tune,
 )
+from specollama.cli.terminal import options, output
 from specollama.errors import SpecollamaError, UsageError
 
 app = typer.Typer(

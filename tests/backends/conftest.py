@@ -10,12 +10,12 @@ import pytest
 import pytest_asyncio
 from serving import Recorder, Stage, serving
 
-from specollama.backends import vocabulary as vocabularies
-from specollama.backends.http import OllamaServer
-from specollama.backends.vocabulary import LlamaVocabulary
-from specollama.config import ModelRef, PairSettings
-from specollama.hosts import Endpoint
-from specollama.types import Route
+from specollama.backends.llama_cpp import tokenizer
+from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.ollama.client import OllamaServer
+from specollama.config.endpoints import Endpoint
+from specollama.config.settings import ModelRef, PairSettings
+from specollama.spec_decode.types import Route
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +64,7 @@ async def target_vocabulary(
     path: Path = tmp_path_factory.mktemp("vocabularies") / "target.gguf"
     async with OllamaServer(embedded_url) as server:
         show = await server.show("target", verbose=True)
-    vocabularies.write(show.model_info, path)
+    tokenizer.write(show.model_info, path)
     vocabulary = LlamaVocabulary(path)
     yield vocabulary
     vocabulary.close()

@@ -7,16 +7,16 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from specollama.alignment import Cursor
-from specollama.backends.base import Drafter
-from specollama.backends.http import OllamaServer
-from specollama.backends.ollama import LanesTarget, OllamaDrafter
-from specollama.backends.requests import Requests
-from specollama.bench import Reply, collect
-from specollama.engine.rounds import Speculation
-from specollama.lookahead import FixedLookahead
-from specollama.stats import Stats
-from specollama.types import Draft, Rule, SamplingOptions, Token, Verdict
+from specollama.backends.ollama.client import OllamaServer
+from specollama.backends.ollama.request_bodies import Requests
+from specollama.backends.ollama.target import LanesTarget, OllamaDrafter
+from specollama.spec_decode.decode_loop import Speculation
+from specollama.spec_decode.interfaces import Drafter
+from specollama.spec_decode.lookahead import FixedLookahead
+from specollama.spec_decode.metrics import Stats
+from specollama.spec_decode.retokenization import Cursor
+from specollama.spec_decode.types import Draft, Rule, SamplingOptions, Token, Verdict
+from specollama.tools.bench import Reply, collect
 
 
 @dataclass

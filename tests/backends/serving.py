@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import uvicorn
 
-from specollama.serving.listening import bind
+from specollama.server.http.listening import bind
 
 Receive = Callable[[], Any]
 Send = Callable[[dict[str, Any]], Any]

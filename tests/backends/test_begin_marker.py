@@ -10,9 +10,9 @@ from serving import Replayed, Stage, replayed, whole
 from test_requests import ask, reply
 from test_vocabulary import sentencepiece
 
-from specollama.config import ModelRef, PairSettings
-from specollama.hosts import Endpoint
-from specollama.types import Route
+from specollama.config.endpoints import Endpoint
+from specollama.config.settings import ModelRef, PairSettings
+from specollama.spec_decode.types import Route
 
 
 def server(prompt: str, info: dict[str, Any]) -> Replayed:

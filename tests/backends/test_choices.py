@@ -11,18 +11,26 @@ from serving import Recorder
 from test_facts import model
 from test_requests import ask, reply
 
-from specollama.backends.facts import full_name
-from specollama.backends.requests import Requests
-from specollama.backends.vocabulary import LlamaVocabulary
-from specollama.checks import Conversation, ReplyContext, Tokenizers, choose_rule, compared, near_tie_words, why_plain
-from specollama.config import ModelRef, PairSettings
+from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.ollama.model_info import full_name
+from specollama.backends.ollama.request_bodies import Requests
+from specollama.backends.ollama.schema import Message, ModelDetails
+from specollama.config.endpoints import Endpoint
+from specollama.config.settings import ModelRef, PairSettings
 from specollama.errors import ModelMissing, RunError, Unreachable, UnsupportedPair
-from specollama.hosts import Endpoint
-from specollama.pairs import Pair
-from specollama.plan import begins_twice
-from specollama.stats import Status
-from specollama.types import Route, Rule, SamplingOptions
-from specollama.wire import Message, ModelDetails
+from specollama.pairs.feasibility import (
+    Conversation,
+    ReplyContext,
+    Tokenizers,
+    choose_rule,
+    compared,
+    near_tie_words,
+    why_plain,
+)
+from specollama.pairs.pair import Pair
+from specollama.pairs.routes.lanes import begins_twice
+from specollama.spec_decode.metrics import Status
+from specollama.spec_decode.types import Route, Rule, SamplingOptions
 
 Pairs = Callable[..., PairSettings]
 

@@ -8,12 +8,12 @@ import pytest
 from lanes import Drafting, plain, speculated
 from serving import Answer, Recorder, Stage, lines, replayed, whole
 
-from specollama.acceptance import position_seed
-from specollama.alignment import CountedCursor, Cursor, ExactCursor
-from specollama.backends.http import OllamaServer
-from specollama.backends.vocabulary import LlamaVocabulary
-from specollama.stats import Text
-from specollama.types import DoneReason, Origin
+from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.ollama.client import OllamaServer
+from specollama.spec_decode.acceptance import position_seed
+from specollama.spec_decode.metrics import Text
+from specollama.spec_decode.retokenization import CountedCursor, Cursor, ExactCursor
+from specollama.spec_decode.types import DoneReason, Origin
 
 MakeCursor = Callable[[str], Cursor]
 

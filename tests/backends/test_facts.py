@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from serving import Stage, replayed, whole
 
-from specollama.backends.facts import Model, describe, first_difference, parameters, parsed_version
-from specollama.backends.http import OllamaServer
+from specollama.backends.ollama.client import OllamaServer
+from specollama.backends.ollama.model_info import Model, describe, first_difference, parameters, parsed_version
+from specollama.backends.ollama.schema import ModelDetails, ShowReply
 from specollama.errors import ModelMissing
-from specollama.wire import ModelDetails, ShowReply
 
 
 def model(version: str = "0.33.0", name: str = "m", **show: Any) -> Model:

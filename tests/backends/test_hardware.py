@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from specollama.backends.hardware import free_memory
+from specollama.backends.llama_cpp.hardware import free_memory
 
 
 def test_the_memory_is_no_more_than_a_container_may_have(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from serving import NDJSON, Answer, Replayed, Stage, lines, replayed, whole
 
-from specollama.backends.http import OllamaServer
+from specollama.backends.ollama.client import OllamaServer
+from specollama.backends.ollama.schema import GenerateReply
 from specollama.errors import BrokenReply, EndpointError, ModelMissing, Refused, Unreachable
-from specollama.wire import GenerateReply
 
 DONE = {"done": True, "done_reason": "stop"}
 

@@ -12,13 +12,13 @@ import pytest_asyncio
 from lanes import Drafting
 from serving import Answer, Stage, lines, read_body, send_answer, whole
 
-from specollama.acceptance import position_seed
-from specollama.alignment import CountedCursor, Cursor, ExactCursor
-from specollama.backends.http import OllamaServer
-from specollama.backends.ollama import ContinuationTarget, LanesTarget, OllamaDrafter, RetokenisedDrafter
-from specollama.backends.requests import Requests
+from specollama.backends.ollama.client import OllamaServer
+from specollama.backends.ollama.request_bodies import Requests
+from specollama.backends.ollama.target import ContinuationTarget, LanesTarget, OllamaDrafter, RetokenisedDrafter
 from specollama.errors import Refused
-from specollama.types import (
+from specollama.spec_decode.acceptance import position_seed
+from specollama.spec_decode.retokenization import CountedCursor, Cursor, ExactCursor
+from specollama.spec_decode.types import (
     Continuation,
     DoneReason,
     Draft,

@@ -8,12 +8,12 @@ from contextlib import aclosing
 import pytest
 from serving import Answer, Replayed, serving, whole
 
-from specollama.acceptance import position_seed
-from specollama.backends.engine import Draws, Place
-from specollama.backends.llama_server import Chunk, LlamaServer, completion_body, rows_body, sampling
-from specollama.embedded.serve import Running
+from specollama.backends.engines.base import Draws, Place
+from specollama.backends.engines.llama_server import Chunk, LlamaServer, completion_body, rows_body, sampling
 from specollama.errors import BrokenReply, Refused, Unreachable
-from specollama.types import DoneReason, SamplingOptions
+from specollama.server.embedded.serve import Running
+from specollama.spec_decode.acceptance import position_seed
+from specollama.spec_decode.types import DoneReason, SamplingOptions
 
 GREEDY = SamplingOptions(temperature=0, num_predict=8)
 

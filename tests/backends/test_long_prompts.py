@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specollama.backends.vocabulary import LlamaVocabulary
-from specollama.embedded.models import packaged_model
+from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.server.embedded.default_models import packaged_model
 
 PROMPT = "<|im_start|>user\n" + "Hello wörld, def f(x): return x\n" * 100 + "<|im_end|>\n<|im_start|>assistant\n"
 OTHER = "<|im_start|>system\n" + "Another text. " * 200 + "<|im_end|>"

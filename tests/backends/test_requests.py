@@ -12,19 +12,20 @@ from typing import Any
 import pytest
 from serving import Answer, Exchange, Recorder, whole
 
-from specollama.acceptance import position_seed
-from specollama.alignment import CountedCursor, ExactCursor
-from specollama.backends.http import OllamaServer
-from specollama.backends.ollama import ContinuationTarget, LanesTarget
-from specollama.backends.requests import Requests
-from specollama.backends.vocabulary import LlamaVocabulary
-from specollama.bench import Reply, collect
-from specollama.config import PairSettings
+from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.ollama.client import OllamaServer
+from specollama.backends.ollama.request_bodies import Requests
+from specollama.backends.ollama.schema import Message
+from specollama.backends.ollama.target import ContinuationTarget, LanesTarget
+from specollama.config.settings import PairSettings
 from specollama.errors import EndpointError
-from specollama.pairs import Conversation, Pair
-from specollama.stats import Text
-from specollama.types import Draft, Route, Rule, SamplingOptions, Token
-from specollama.wire import Message
+from specollama.pairs.feasibility import Conversation
+from specollama.pairs.pair import Pair
+from specollama.spec_decode.acceptance import position_seed
+from specollama.spec_decode.metrics import Text
+from specollama.spec_decode.retokenization import CountedCursor, ExactCursor
+from specollama.spec_decode.types import Draft, Route, Rule, SamplingOptions, Token
+from specollama.tools.bench import Reply, collect
 
 Pairs = Callable[..., PairSettings]
 

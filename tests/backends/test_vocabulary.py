@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from serving import Recorder
 
-from specollama.backends import vocabulary as vocabularies
-from specollama.backends.facts import first_difference
-from specollama.backends.http import OllamaServer
-from specollama.backends.vocabulary import LlamaVocabulary
-from specollama.embedded.models import default_models
+from specollama.backends.llama_cpp import tokenizer
+from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.ollama.client import OllamaServer
+from specollama.backends.ollama.model_info import first_difference
 from specollama.errors import MissingPackage, RunError
-from specollama.pairs import Pair
+from specollama.pairs.pair import Pair
+from specollama.server.embedded.default_models import default_models
 
 TEXTS = [
     "",
@@ -96,7 +96,7 @@ TEXTS = [
 async def test_its_tokens_are_those_of_the_models_own_file(embedded_url: str, tmp_path: Path, model: str) -> None:
     async with OllamaServer(embedded_url) as server:
         show = await server.show(model, verbose=True)
-    vocabularies.write(show.model_info, tmp_path / "rebuilt.gguf")
+    tokenizer.write(show.model_info, tmp_path / "rebuilt.gguf")
     rebuilt, own = LlamaVocabulary(tmp_path / "rebuilt.gguf"), LlamaVocabulary(default_models()[model])
     try:
         assert len(TEXTS) >= 70
@@ -135,7 +135,7 @@ async def test_the_default_pairs_tokenizers_are_the_same(
     embedded_url: str, tmp_path: Path, target_vocabulary: LlamaVocabulary
 ) -> None:
     async with OllamaServer(embedded_url) as server:
-        vocabularies.write((await server.show("draft", verbose=True)).model_info, tmp_path / "draft.gguf")
+        tokenizer.write((await server.show("draft", verbose=True)).model_info, tmp_path / "draft.gguf")
     draft = LlamaVocabulary(tmp_path / "draft.gguf")
     assert first_difference(draft.tokens(), target_vocabulary.tokens()) is None
     draft.close()
@@ -167,7 +167,7 @@ def sentencepiece(**changes: Any) -> dict[str, Any]:
 
 
 def opened(info: dict[str, Any], path: Path) -> LlamaVocabulary:
-    vocabularies.write(info, path)
+    tokenizer.write(info, path)
     return LlamaVocabulary(path)
 
 
@@ -231,7 +231,7 @@ async def test_a_pair_asks_for_the_vocabulary_once_and_keeps_it_by_digest(
     assert sorted(verbose) == ["draft", "target"]
     async with Pair(pair_settings(), {}) as pair:
         digests = {model.digest for model in await pair.target_server.tags()}
-        folder = vocabularies.cached(pair.target_server.url, "x").parent
+        folder = tokenizer.cached(pair.target_server.url, "x").parent
     assert {path.stem for path in folder.iterdir()} == digests
     assert {path.suffix for path in folder.iterdir()} == {".gguf"}
 
@@ -239,7 +239,7 @@ async def test_a_pair_asks_for_the_vocabulary_once_and_keeps_it_by_digest(
 def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     info = sentencepiece(**{"tokenizer.ggml.scores": [object()] * 3})
     with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the package raises
-        vocabularies.write(info, tmp_path / "spm.gguf")
+        tokenizer.write(info, tmp_path / "spm.gguf")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -256,7 +256,7 @@ def test_a_write_over_an_older_file_replaces_it_whole(tmp_path: Path) -> None:
 def test_a_server_that_keeps_the_vocabulary_to_itself_is_told(tmp_path: Path) -> None:
     for tokens in (None, []):
         with pytest.raises(RunError, match="doesn't give the model's vocabulary"):
-            vocabularies.write(sentencepiece(**{"tokenizer.ggml.tokens": tokens}), tmp_path / "none.gguf")
+            tokenizer.write(sentencepiece(**{"tokenizer.ggml.tokens": tokens}), tmp_path / "none.gguf")
 
 
 @pytest.mark.parametrize("content", [b"", b"GGUF", b"not a GGUF at all"])
@@ -271,7 +271,7 @@ def test_a_file_that_is_none_is_told(tmp_path: Path, content: bytes) -> None:
 def test_a_missing_package_is_told_with_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vocabularies.write(sentencepiece(), tmp_path / "spm.gguf")
+    tokenizer.write(sentencepiece(), tmp_path / "spm.gguf")
     for module, package in (("gguf", "gguf"), ("llama_cpp", "llama-cpp-python")):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, module, None)
@@ -285,8 +285,8 @@ async def test_without_the_package_cuts_are_checked_by_counts_and_the_status_say
 ) -> None:
     from test_requests import ask
 
-    from specollama.bench import collect
-    from specollama.stats import Event, Status
+    from specollama.spec_decode.metrics import Event, Status
+    from specollama.tools.bench import collect
 
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     seen: list[Event] = []

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.markdown import Markdown
 
-from specollama.chat.blocks import LineBlocks, MarkdownBlocks, settled
-from specollama.cli.output import harmless
-from specollama.stats import Text
-from specollama.types import Origin
+from specollama.cli.chat.markdown_stream import LineBlocks, MarkdownBlocks, settled
+from specollama.cli.terminal.output import harmless
+from specollama.spec_decode.metrics import Text
+from specollama.spec_decode.types import Origin
 
 DOCUMENT = """# Title
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from specollama.chat.commands import COMMANDS, SETTINGS, CommandFault, help_text, parse, parse_setting
-from specollama.chat.handlers import _SETTERS, HANDLERS
+from specollama.cli.chat.command_handlers import _SETTERS, HANDLERS
+from specollama.cli.chat.commands import COMMANDS, SETTINGS, CommandFault, help_text, parse, parse_setting
 
 
 @pytest.mark.parametrize(

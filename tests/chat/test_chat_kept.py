@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from specollama.chat.store import Kept, Store, as_markdown, as_object, exported
-from specollama.chat.talk import Talk, Turn
 from specollama.cli import app
 from specollama.errors import RunError, UsageError
-from specollama.trace.recorder import last_file
+from specollama.pairs.conversation import Talk, Turn
+from specollama.pairs.history_store import Kept, Store, as_markdown, as_object, exported
+from specollama.pairs.trace.recorder import last_file
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from click.testing import Result
 from serving import Answer, Receive, Replayed, Send, lines, replayed, serving, whole
 from typer.testing import CliRunner
 
-from specollama.chat.store import Kept, Store
-from specollama.chat.talk import Talk, Turn
 from specollama.cli import app
+from specollama.pairs.conversation import Talk, Turn
+from specollama.pairs.history_store import Kept, Store
 
 Say = Callable[..., Result]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from specollama.chat.progress import Progress, Room
-from specollama.stats import Done, Stats, Status, Text
-from specollama.types import DoneReason, Draft, Emitted, Origin, Round, Token, Verdict
+from specollama.cli.chat.progress import Progress, Room
+from specollama.spec_decode.metrics import Done, Stats, Status, Text
+from specollama.spec_decode.types import DoneReason, Draft, Emitted, Origin, Round, Token, Verdict
 
 
 def a_round(accepted: int, tested: int) -> Round:

@@ -13,7 +13,7 @@ from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from specollama.chat.reading import LineReader, TerminalReader
+from specollama.cli.chat.line_reader import LineReader, TerminalReader
 
 
 @pytest.fixture

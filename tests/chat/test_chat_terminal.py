@@ -12,10 +12,10 @@ import pytest
 from screen import Screen
 from scripted_ollama import ScriptedOllama
 
-from specollama import trust
-from specollama.chat.store import Store
-from specollama.embedded.serve import Running
-from specollama.trace.records import read
+from specollama.config import trust
+from specollama.pairs.history_store import Store
+from specollama.pairs.trace.records import read
+from specollama.server.embedded.serve import Running
 
 Chat = Callable[..., Screen]
 
@@ -226,7 +226,7 @@ def test_a_conversation_from_the_first_word_to_the_next_day(
     chat: Chat, embedded: Running, places: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Typed, streamed, stopped, gone on with, by another pair, resized, saved, resumed, exported: a real model."""
-    (tmp_path / "specollama.toml").write_text(
+    (tmp_path / "specollama.pairs.toml").write_text(
         f'default_pair = "one"\n[endpoints.here]\nurl = "{embedded.url}"\n'
         '[pairs.one]\ntarget = { model = "target", endpoint = "here" }\n'
         'draft = { model = "draft", endpoint = "here" }\n'
@@ -235,7 +235,7 @@ def test_a_conversation_from_the_first_word_to_the_next_day(
         "[pairs.two.options]\ntemperature = 0\n"
     )
     monkeypatch.setenv("XDG_STATE_HOME", places["XDG_STATE_HOME"])
-    trust.trust(tmp_path / "specollama.toml")
+    trust.trust(tmp_path / "specollama.pairs.toml")
     screen = chat("--num-predict", "300", cache="shared")
     screen.wait(">>>")
     screen.enter("Write a long story about a lighthouse.")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from specollama.chat.commands import CommandFault
-from specollama.chat.typed import completions, is_command, unfinished, unquoted, with_images
 from specollama.cli import app
+from specollama.cli.chat.commands import CommandFault
+from specollama.cli.chat.input_parsing import completions, is_command, unfinished, unquoted, with_images
 from specollama.errors import UsageError
 
 

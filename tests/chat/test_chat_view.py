@@ -7,10 +7,10 @@ import io
 import pyte
 from rich.console import Console
 
-from specollama.chat.progress import Progress
-from specollama.chat.view import Look, ReplyView
-from specollama.stats import Done, Event, Stats, Status, Text, ToolCalls
-from specollama.types import DoneReason, Origin
+from specollama.cli.chat.progress import Progress
+from specollama.cli.chat.reply_view import Look, ReplyView
+from specollama.spec_decode.metrics import Done, Event, Stats, Status, Text, ToolCalls
+from specollama.spec_decode.types import DoneReason, Origin
 
 CLEAR_LINE, UP = "\x1b[2K", "\x1b[1A"
 

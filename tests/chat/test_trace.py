@@ -15,14 +15,14 @@ from scripted_ollama import ScriptedOllama
 from typer.testing import CliRunner
 
 from specollama.cli import app
-from specollama.config import Config, PairSettings, adhoc_pair
+from specollama.config.settings import Config, PairSettings, adhoc_pair
 from specollama.errors import SpecollamaError
-from specollama.proxy.serve import serving
-from specollama.stats import Done, Stats, Status, Text
-from specollama.trace.page import blocks, page, rate_of
-from specollama.trace.recorder import Recorder, TraceFile, written
-from specollama.trace.records import Reply, RoundLine, read, sorted_out
-from specollama.types import DoneReason, Draft, Emitted, Origin, Round, Token, Verdict
+from specollama.pairs.trace.recorder import Recorder, TraceFile, written
+from specollama.pairs.trace.records import Reply, RoundLine, read, sorted_out
+from specollama.server.proxy.serve import serving
+from specollama.spec_decode.metrics import Done, Stats, Status, Text
+from specollama.spec_decode.types import DoneReason, Draft, Emitted, Origin, Round, Token, Verdict
+from specollama.tools.trace_page.page import blocks, page, rate_of
 
 Call = Callable[..., Any]
 HOSTILE = """</script><img src=x onerror="alert(1)">{{data}} & 'more'"""

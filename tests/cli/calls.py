@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from specollama import trust
 from specollama.cli import main
+from specollama.config import trust
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def caller(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 def own_config(text: str) -> Path:
     """A configuration of the working directory that the user trusts."""
-    file = Path("specollama.toml")
+    file = Path("specollama.pairs.toml")
     file.write_text(text)
     trust.trust(file)
     return file

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from calls import Call, command, environment, pair_flags
 
-from specollama.review.folder import opened, verified
-from specollama.review.state import Item
+from specollama.tools.review.run_folder import opened, verified
+from specollama.tools.review.state import Item
 
 SURE = ["Name a colour.", "Count to five.", "Name a river in France.", "What is two plus two?"]  # no near-ties
 ASKED = [*SURE, "Say hello."]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from calls import Call, own_config
 
-from specollama.embedded.models import default_models
-from specollama.embedded.serve import Running
+from specollama.server.embedded.default_models import default_models
+from specollama.server.embedded.serve import Running
 
 sys.path.append(str(Path(__file__).parents[1] / "backends"))  # serving.py: servers in a thread
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from specollama.bench import Comparison, Reply
-from specollama.stats import Stats, Text
-from specollama.types import Origin
+from specollama.spec_decode.metrics import Stats, Text
+from specollama.spec_decode.types import Origin
+from specollama.tools.bench import Comparison, Reply
 
 
 def reply(*texts: str, seconds: int = 1) -> Reply:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from calls import command, environment, pair_flags, terminal
 
-from specollama.embedded.serve import Running
+from specollama.server.embedded.serve import Running
 
 LONG = ["--num-predict", "900", "Tell me how to bake bread."]  # to which the model finds no end
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from calls import Call
 
-from specollama.embedded.models import default_models
+from specollama.server.embedded.default_models import default_models
 
 
 def files() -> list[str]:

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from specollama.cli import output
-from specollama.stats import Done, Stats, Status, Text
-from specollama.types import DoneReason, Origin
+from specollama.cli.terminal import output
+from specollama.spec_decode.metrics import Done, Stats, Status, Text
+from specollama.spec_decode.types import DoneReason, Origin
 
 
 def test_thinking_goes_to_stderr_and_its_line_ends_before_the_answer(capsys: pytest.CaptureFixture[str]) -> None:

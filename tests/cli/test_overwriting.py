@@ -9,10 +9,10 @@ import pexpect
 import pytest
 from calls import Call, command, environment
 
-from specollama import privately
-from specollama.chat.store import Kept, Store
-from specollama.chat.talk import Talk, Turn
+from specollama.config import private_file
 from specollama.errors import UsageError
+from specollama.pairs.conversation import Talk, Turn
+from specollama.pairs.history_store import Kept, Store
 
 
 @pytest.fixture(autouse=True)
@@ -62,19 +62,19 @@ def test_at_a_terminal_it_is_asked(answer: str, tmp_path: Path) -> None:
 def test_a_link_that_leads_nowhere_is_a_file_that_is_there() -> None:
     Path("link.md").symlink_to("elsewhere.md")
     with pytest.raises(UsageError, match=r"link\.md: exists; name another file, or --force writes over it"):
-        privately.write_new(Path("link.md"), "text", never, force="--force")
+        private_file.write_new(Path("link.md"), "text", never, force="--force")
     assert not Path("elsewhere.md").exists()
 
 
 def test_a_file_that_comes_in_between_is_asked_about() -> None:
     """There is no moment between the look and the writing."""
     asked = list[Path]()
-    privately.write_new(Path("a.md"), "first", never, force="--force")
-    privately.write_new(Path("a.md"), "second", lambda file: not asked.append(file), force="--force")
+    private_file.write_new(Path("a.md"), "first", never, force="--force")
+    private_file.write_new(Path("a.md"), "second", lambda file: not asked.append(file), force="--force")
     assert (asked, Path("a.md").read_text()) == ([Path("a.md")], "second")
 
 
 def test_a_device_is_written_to_without_a_question() -> None:
-    privately.write_new(Path("/dev/null"), "text", never, force="--force")
+    private_file.write_new(Path("/dev/null"), "text", never, force="--force")
     with pytest.raises(IsADirectoryError):
-        privately.write_new(Path(), "text", never, force="--force")
+        private_file.write_new(Path(), "text", never, force="--force")

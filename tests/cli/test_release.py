@@ -17,10 +17,10 @@ sys.path.append(str(Path(__file__).parents[1] / "core"))  # review_runs.py
 
 from review_runs import run_of
 
-from specollama.review.chain import hash_of
-from specollama.review.decisions import approval, edit, rejection
-from specollama.review.entries import Releasing, Sent
-from specollama.review.folder import opened
+from specollama.tools.review.decisions import approval, edit, rejection
+from specollama.tools.review.hash_chain import hash_of
+from specollama.tools.review.log_entries import Releasing, Sent
+from specollama.tools.review.run_folder import opened
 
 OUT = Path("approved.jsonl")
 

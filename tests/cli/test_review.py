@@ -19,11 +19,11 @@ sys.path.append(str(Path(__file__).parents[1] / "core"))  # review_runs.py
 
 from review_runs import answered, run_of
 
-from specollama.review.chain import Head, encoded, hash_of
-from specollama.review.decisions import approval
-from specollama.review.entries import Piece, digest
-from specollama.review.folder import opened
-from specollama.review.state import Item
+from specollama.tools.review.decisions import approval
+from specollama.tools.review.hash_chain import Head, encoded, hash_of
+from specollama.tools.review.log_entries import Piece, digest
+from specollama.tools.review.run_folder import opened
+from specollama.tools.review.state import Item
 
 Spawn = Callable[..., "pexpect.spawn[str]"]
 KEYS = " quit\r\n"  # the end of the line of keys

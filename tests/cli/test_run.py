@@ -10,8 +10,8 @@ import httpx
 import pytest
 from calls import Call, own_config, pair_flags
 
-from specollama.cli.run import run
-from specollama.wire import SAMPLING_OPTIONS
+from specollama.backends.ollama.schema import SAMPLING_OPTIONS
+from specollama.cli.commands.run import run
 
 PLANETS = "Name the planets"
 

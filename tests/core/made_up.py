@@ -18,17 +18,18 @@ import numpy as np
 import pytest
 from every_draw import Chance, EveryRandom, Uniform, law
 
-from specollama import opened as opened_module
-from specollama.backends import costs, local, worker
-from specollama.backends.llama import Logits
-from specollama.backends.sampler import Sampler
-from specollama.config import FileRef, PairSettings
-from specollama.drafting import Drafting, Opened
-from specollama.engine import rounds
-from specollama.opened import OpenedPair
-from specollama.planner import LOOKUP
-from specollama.stats import Done, Event, Text
-from specollama.types import DoneReason, Route, Rule, SamplingOptions
+from specollama.backends.llama_cpp import model_thread, profiling
+from specollama.backends.llama_cpp import target as local
+from specollama.backends.llama_cpp.model import Logits
+from specollama.backends.llama_cpp.sampler import Sampler
+from specollama.config.settings import FileRef, PairSettings
+from specollama.pairs.drafters import Drafting, Opened
+from specollama.pairs.routes import local_models
+from specollama.pairs.routes.local_models import OpenedPair
+from specollama.spec_decode import decode_loop
+from specollama.spec_decode.metrics import Done, Event, Text
+from specollama.spec_decode.planner import LOOKUP
+from specollama.spec_decode.types import DoneReason, Route, Rule, SamplingOptions
 
 END = "</s>"
 PROMPT = "."
@@ -175,13 +176,13 @@ def pair(target: Side, draft: Side | None, clock: Clock, *, lookup: bool = False
     def opened(name: str, side: Side) -> Opened:
         passes = {size: side.cost(size) for size in (1, 2, 3, 4, 8)}
         model = Bigrams(side.vocabulary.names, side.follow, clock, side.cost)
-        known = costs.ModelCosts(passes=passes, reading=0.0)
+        known = profiling.ModelCosts(passes=passes, reading=0.0)
         opened = Opened(name, model, side.vocabulary, name, known, ((1,), 1))  # type: ignore[arg-type]
         opened.same = side.vocabulary is target.vocabulary
         return opened
 
     drafts = [opened("draft", draft)] if draft else []
-    return OpenedPair(opened("", target), Drafting(drafts, lookup, Path("nowhere"), costs.Kept()), [])
+    return OpenedPair(opened("", target), Drafting(drafts, lookup, Path("nowhere"), profiling.Kept()), [])
 
 
 async def said(events: AsyncGenerator[Event, None]) -> str:
@@ -241,7 +242,7 @@ async def replies_by_seed(
 def only_made_up(patch: pytest.MonkeyPatch, chance: Chance, clock: Clock) -> None:
     """Randomness takes every value; no clock, and no thread, that would make thousands of replies take long."""
     noise = dict[tuple[int, int], Uniform]()
-    patch.setattr(opened_module, "Sampler", lambda options, seed: EveryDraw(options, seed, chance, noise))
+    patch.setattr(local_models, "Sampler", lambda options, seed: EveryDraw(options, seed, chance, noise))
     _without_time(patch, clock)
 
 
@@ -249,9 +250,9 @@ def _without_time(patch: pytest.MonkeyPatch, clock: Clock) -> None:
     async def at_once(work: Callable[[Callable[[], bool]], Any]) -> Any:
         return work(lambda: False)
 
-    patch.setattr(worker, "do", at_once)
+    patch.setattr(model_thread, "do", at_once)
     patch.setattr(local, "perf_counter", clock.seconds)
-    patch.setattr(rounds, "perf_counter_ns", clock.nanoseconds)
+    patch.setattr(decode_loop, "perf_counter_ns", clock.nanoseconds)
 
 
 def exact(side: Side, options: SamplingOptions, prompt: str = PROMPT) -> dict[str, float]:

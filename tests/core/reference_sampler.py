@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import TypeVar
 
-from specollama.types import SamplingOptions
+from specollama.spec_decode.types import SamplingOptions
 
 Outcome = TypeVar("Outcome", bound=Hashable)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from specollama.bench.measuring import Measurement
-from specollama.bench.timing import Timed
-from specollama.stats import Done, Stats, Text
-from specollama.types import DoneReason, Origin, Token
+from specollama.spec_decode.metrics import Done, Stats, Text
+from specollama.spec_decode.types import DoneReason, Origin, Token
+from specollama.tools.bench.reply_timing import Timed
+from specollama.tools.bench.runner import Measurement
 
 MS = 1_000_000
 

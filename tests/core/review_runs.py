@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from specollama.review.entries import Answered, Call, Opened, Piece, digest
-from specollama.review.folder import Run, opened
+from specollama.tools.review.log_entries import Answered, Call, Opened, Piece, digest
+from specollama.tools.review.run_folder import Run, opened
 
 
 @contextmanager

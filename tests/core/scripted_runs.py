@@ -11,12 +11,12 @@ from random import Random
 from chi_square import p_value
 from reference_sampler import sampled
 
-from specollama.backends.base import Drafter, Target
 from specollama.backends.scripted import Drawn, End, Hidden, Script, ScriptedDrafter, ScriptedTarget
-from specollama.engine.rounds import Speculation
-from specollama.lookahead import FixedLookahead, Lookahead, Patience
-from specollama.stats import Done, Event, Stats, Text
-from specollama.types import Continuation, DoneReason, Draft, Round, Rule, SamplingOptions
+from specollama.spec_decode.decode_loop import Speculation
+from specollama.spec_decode.interfaces import Drafter, Target
+from specollama.spec_decode.lookahead import FixedLookahead, Lookahead, Patience
+from specollama.spec_decode.metrics import Done, Event, Stats, Text
+from specollama.spec_decode.types import Continuation, DoneReason, Draft, Round, Rule, SamplingOptions
 
 END = "<the end>"
 

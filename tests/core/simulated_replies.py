@@ -9,10 +9,10 @@ from random import Random
 
 from simulated import RIGHT, WRONG, Machine
 
-from specollama.calibration import Calibration, Source
-from specollama.planner import CostCurve, Planner
-from specollama.reply_length import Learnt
-from specollama.types import Draft, Emitted, Origin, Round, Rule, Verdict
+from specollama.spec_decode.calibration import Calibration, Source
+from specollama.spec_decode.planner import CostCurve, Planner
+from specollama.spec_decode.reply_length import Learnt
+from specollama.spec_decode.types import Draft, Emitted, Origin, Round, Rule, Verdict
 
 _SPREAD = 1.5  # of a beta distribution: small, so that most tokens are either sure or hopeless
 _LONGEST = 32  # tokens in a draft

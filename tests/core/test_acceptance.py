@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from specollama.acceptance import accepts, clip, draw, judge, position_seed, residual, visible
-from specollama.types import Distribution, Draft, Origin, Row, Rule, Scored, Token, Verdict
+from specollama.spec_decode.acceptance import accepts, clip, draw, judge, position_seed, residual, visible
+from specollama.spec_decode.types import Distribution, Draft, Origin, Row, Rule, Scored, Token, Verdict
 
 
 class Uniforms(Random):

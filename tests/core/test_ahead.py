@@ -13,12 +13,12 @@ from scripted_runs import Reply, reply, wild
 from virtual_clock import timed
 
 from specollama.backends.scripted import End, Script, ScriptedDrafter, ScriptedTarget, always
-from specollama.engine.ahead import DraftAhead, OverlappedTarget
-from specollama.engine.rounds import Speculation
 from specollama.errors import RunError
-from specollama.lookahead import FixedLookahead
-from specollama.stats import Stats
-from specollama.types import Draft, Rule, SamplingOptions, Scored, Token
+from specollama.spec_decode.decode_loop import Speculation
+from specollama.spec_decode.draft_ahead import DraftAhead, OverlappedTarget
+from specollama.spec_decode.lookahead import FixedLookahead
+from specollama.spec_decode.metrics import Stats
+from specollama.spec_decode.types import Draft, Rule, SamplingOptions, Scored, Token
 
 COLD = SamplingOptions(temperature=0, num_predict=61)
 LONG = always(*[f"w{place} " for place in range(200)])

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_vocabulary import ToyVocabulary
 
-from specollama.alignment import CountedCursor, Cut, ExactCursor, retokenised
-from specollama.types import Token
+from specollama.spec_decode.retokenization import CountedCursor, Cut, ExactCursor, retokenised
+from specollama.spec_decode.types import Token
 
 VOCABULARY = ToyVocabulary()
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from specollama.bench.fresh import LearntState
-from specollama.bench.measuring import Measured, Run, faults
-from specollama.bench.prompts import Prompt
-from specollama.bench.sides import PLAIN, Replies
-from specollama.bench.summary import side_figures
-from specollama.pairs import Conversation
-from specollama.stats import Done, Event, Stats, Text
-from specollama.types import DoneReason, Origin
+from specollama.pairs.feasibility import Conversation
+from specollama.spec_decode.metrics import Done, Event, Stats, Text
+from specollama.spec_decode.types import DoneReason, Origin
+from specollama.tools.bench.fresh import LearntState
+from specollama.tools.bench.prompts import Prompt
+from specollama.tools.bench.runner import Measured, Run, faults
+from specollama.tools.bench.summary import side_figures
+from specollama.tools.bench.systems import PLAIN, Replies
 
 TURNS = Prompt("p", "chat", ("Colour?", "Why?"))
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from replies import told
 
-from specollama.bench.comparison import NEAR_TIE, Reply
-from specollama.bench.near_ties import ENOUGH, Movements, movements, quantile
-from specollama.stats import Text
+from specollama.spec_decode.metrics import Text
+from specollama.tools.bench.comparison import NEAR_TIE, Reply
+from specollama.tools.bench.near_ties import ENOUGH, Movements, movements, quantile
 
 
 def reply(*pieces: Text) -> Reply:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from replies import measured, timed, told
 
-from specollama.bench.measuring import Measured, Measurement, faults
-from specollama.bench.near_ties import Movements
-from specollama.bench.summary import SideFigures, side_figures
+from specollama.tools.bench.near_ties import Movements
+from specollama.tools.bench.runner import Measured, Measurement, faults
+from specollama.tools.bench.summary import SideFigures, side_figures
 
 WORDS = "one two three four five six"
 

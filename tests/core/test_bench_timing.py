@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from replies import MS, timed, told
 
-from specollama.bench.timing import Timed
+from specollama.tools.bench.reply_timing import Timed
 
 
 def test_decoding_is_timed_from_the_first_token_on_which_does_not_count() -> None:

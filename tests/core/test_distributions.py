@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_runs import END, Scene, departure, events, first_tokens, plain, reply, speculation, wild
 
-from specollama.acceptance import judge, visible
 from specollama.backends.scripted import Drawn, End, Hidden, Script, ScriptedDrafter, ScriptedTarget, constant
-from specollama.sampling import certain
-from specollama.types import Distribution, Draft, Origin, Row, Rule, SamplingOptions, Scored, Token
+from specollama.spec_decode.acceptance import judge, visible
+from specollama.spec_decode.sampler_support import certain
+from specollama.spec_decode.types import Distribution, Draft, Origin, Row, Rule, SamplingOptions, Scored, Token
 
 Value = TypeVar("Value", bound=Hashable)
 

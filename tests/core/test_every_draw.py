@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from every_draw import Chance, EveryRandom, Uniform, law
 
-from specollama.acceptance import accepts, draw, residual
+from specollama.spec_decode.acceptance import accepts, draw, residual
 
 
 async def test_two_coins_have_four_outcomes() -> None:

@@ -187,12 +187,12 @@ def test_what_is_public_on_the_lower_floors_says_what_it_is(module: str) -> None
 def test_an_import_is_traced_to_its_module_however_it_is_written() -> None:
     known = {"specollama", "types", "backends", "backends.base", "wire"}
     source = """
-import specollama.wire
+import specollama.backends.ollama.schema
 import json
-from specollama import types
-from specollama.backends import base
+from specollama.spec_decode import types
+from specollama.spec_decode import interfaces
 def later():
-    from specollama.backends.base import Target
+    from specollama.spec_decode.interfaces import Target
     from specollama import __version__
 """
     assert imported(source, "x", known) == {"wire", "types", "backends.base", "specollama"}

@@ -9,13 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specollama.bench.intervals import (
-    Interval,
-    geometric_mean,
-    mean_interval,
-    pairs_interval,
-    ratio_of_medians,
-)
+from specollama.tools.bench.intervals import Interval, geometric_mean, mean_interval, pairs_interval, ratio_of_medians
 
 RATES = st.floats(min_value=0.5, max_value=500)
 PAIRS = st.lists(st.tuples(RATES, RATES), min_size=2, max_size=8)

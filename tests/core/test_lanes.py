@@ -6,9 +6,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from specollama.lanes import Lanes, SharedLookahead
-from specollama.lookahead import AdaptiveLookahead, FixedLookahead
-from specollama.types import Draft, Round, Token, Verdict
+from specollama.pairs.slots import Lanes, SharedLookahead
+from specollama.spec_decode.lookahead import AdaptiveLookahead, FixedLookahead
+from specollama.spec_decode.types import Draft, Round, Token, Verdict
 
 
 @pytest.mark.parametrize(("replies", "share"), [(1, 8), (2, 4), (3, 2), (4, 2)])

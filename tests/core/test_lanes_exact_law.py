@@ -18,15 +18,15 @@ import pytest
 from enumeration import Cells, Choices, law
 from toy_vocabulary import ToyVocabulary
 
-from specollama.alignment import Cursor, ExactCursor
-from specollama.backends import ollama
-from specollama.backends.ollama import LanesTarget, OllamaDrafter
-from specollama.backends.requests import Requests
-from specollama.engine.rounds import Speculation
-from specollama.lookahead import FixedLookahead
-from specollama.stats import Done, Stats, Text
-from specollama.types import Draft, Rule, SamplingOptions, Token, Verdict
-from specollama.wire import GenerateReply
+from specollama.backends.ollama import target
+from specollama.backends.ollama.request_bodies import Requests
+from specollama.backends.ollama.schema import GenerateReply
+from specollama.backends.ollama.target import LanesTarget, OllamaDrafter
+from specollama.spec_decode.decode_loop import Speculation
+from specollama.spec_decode.lookahead import FixedLookahead
+from specollama.spec_decode.metrics import Done, Stats, Text
+from specollama.spec_decode.retokenization import Cursor, ExactCursor
+from specollama.spec_decode.types import Draft, Rule, SamplingOptions, Token, Verdict
 
 PROMPT = "-\n"  # one newline more leads off the path
 
@@ -283,6 +283,6 @@ async def test_a_reply_has_exactly_the_distribution_of_the_targets_own(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = SCENES[name]
-    monkeypatch.setattr(ollama, "_EXTENSIONS", scene.extensions)
+    monkeypatch.setattr(target, "_EXTENSIONS", scene.extensions)
     expected = await law(scene.plain)
     assert await law(scene.reply) == pytest.approx(expected, abs=1e-12)

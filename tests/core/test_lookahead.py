@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from specollama.lookahead import AdaptiveLookahead, FixedLookahead, Patience, StagedLookahead
-from specollama.types import Draft, Emitted, Origin, Round, Token, Verdict
+from specollama.spec_decode.lookahead import AdaptiveLookahead, FixedLookahead, Patience, StagedLookahead
+from specollama.spec_decode.types import Draft, Emitted, Origin, Round, Token, Verdict
 
 
 def after(lookahead: AdaptiveLookahead, *rounds: tuple[int, int]) -> int:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated import RIGHT, WRONG, Fixed, Machine, rate_of_several
 
-from specollama.calibration import Calibration, Source, outcomes
-from specollama.planner import LOOKUP, MOST, CostCurve, Planner
-from specollama.types import Draft, Emitted, Origin, Round, Rule, Token, Verdict
+from specollama.spec_decode.calibration import Calibration, Source, outcomes
+from specollama.spec_decode.planner import LOOKUP, MOST, CostCurve, Planner
+from specollama.spec_decode.types import Draft, Emitted, Origin, Round, Rule, Token, Verdict
 
 MACHINES = {
     "bound by memory": Machine(

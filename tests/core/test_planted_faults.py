@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 from scripted_runs import Scene, departure, joint, wild
 
-from specollama import acceptance
 from specollama.backends.scripted import Drawn, End, Hidden, Script, ScriptedDrafter, ScriptedTarget, constant
-from specollama.types import Continuation, Draft, SamplingOptions, Token, Verdict
+from specollama.spec_decode import acceptance
+from specollama.spec_decode.types import Continuation, Draft, SamplingOptions, Token, Verdict
 
 DRAWS = 6_000
 FOUND = 1e-6

@@ -10,13 +10,13 @@ import pytest
 from scripted_runs import events, plain, reply, speculation
 from toy_vocabulary import ToyVocabulary
 
-from specollama.acceptance import judge, visible
-from specollama.alignment import ExactCursor, retokenised
 from specollama.backends.scripted import Drawn, End, Script, ScriptedDrafter, ScriptedTarget, always
-from specollama.lookahead import FixedLookahead
-from specollama.stats import Done, Event, Text
-from specollama.stopping import Stopper
-from specollama.types import DoneReason, Draft, Row, Rule, SamplingOptions, Scored, Token
+from specollama.spec_decode.acceptance import judge, visible
+from specollama.spec_decode.lookahead import FixedLookahead
+from specollama.spec_decode.metrics import Done, Event, Text
+from specollama.spec_decode.retokenization import ExactCursor, retokenised
+from specollama.spec_decode.stopping_criteria import Stopper
+from specollama.spec_decode.types import DoneReason, Draft, Row, Rule, SamplingOptions, Scored, Token
 
 VOCABULARY = ToyVocabulary()
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specollama.quality import Bin, Quality, weighed
-from specollama.stats import Forecast, Stats
-from specollama.types import Emitted, Origin, Token, Verdict
+from specollama.spec_decode.metrics import Forecast, Stats
+from specollama.spec_decode.types import Emitted, Origin, Token, Verdict
+from specollama.tools.doctor.forecast_quality import Bin, Quality, weighed
 
 FORECASTS = st.lists(st.builds(Forecast, st.floats(0, 1), st.booleans()), min_size=1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from reference_sampler import sampled
 
-from specollama.types import SamplingOptions
+from specollama.spec_decode.types import SamplingOptions
 
 RAW = {"a": 0.5, "b": 0.3, "c": 0.15, "d": 0.05}
 WIDE = SamplingOptions(temperature=1, top_k=0, top_p=1)

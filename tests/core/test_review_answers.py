@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from specollama.config import FileRef, PairSettings
-from specollama.review.answers import seed_for, seed_of
-from specollama.review.prompts import Asked
-from specollama.types import Rule
+from specollama.config.settings import FileRef, PairSettings
+from specollama.spec_decode.types import Rule
+from specollama.tools.review.answering import seed_for, seed_of
+from specollama.tools.review.prompts import Asked
 
 SETTINGS = PairSettings(None, FileRef(Path("target.gguf")), ())
 

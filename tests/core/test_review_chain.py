@@ -13,10 +13,10 @@ import pytest
 from review_runs import answered, first, run_of, synced
 
 from specollama.errors import RunError, UsageError
-from specollama.review import chain
-from specollama.review.chain import Head
-from specollama.review.decisions import approval
-from specollama.review.folder import HEAD, LOG, Tampered, existing, opened, verified
+from specollama.tools.review import hash_chain
+from specollama.tools.review.decisions import approval
+from specollama.tools.review.hash_chain import Head
+from specollama.tools.review.run_folder import HEAD, LOG, Tampered, existing, opened, verified
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def faults(log: bytes, head: Head) -> list[str]:
-    return list(chain.read(log, head.model_dump_json().encode()).faults)
+    return list(hash_chain.read(log, head.model_dump_json().encode()).faults)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_any_two_lines_that_changed_places_are_found(log: bytes, head: Head) -> 
 
 
 def test_a_forged_line_at_the_end_is_found_though_it_follows_the_chain(log: bytes, head: Head) -> None:
-    with_forged = log + chain.encoded(head, "2026-01-01T00:00:00Z", "Ann", answered("b", "Gold.", 2)) + b"\n"
+    with_forged = log + hash_chain.encoded(head, "2026-01-01T00:00:00Z", "Ann", answered("b", "Gold.", 2)) + b"\n"
 
     assert faults(with_forged, head) == ["5 lines are there, and only 4 of them were written by a run"]
 
@@ -94,15 +94,15 @@ def test_lines_that_are_gone_from_the_end_are_told_by_their_number(log: bytes, h
 
 
 def test_a_first_line_that_says_it_follows_another_one_is_found() -> None:
-    line = chain.encoded(Head(hash="0" * 64), "2026-01-01T00:00:00Z", "Ann", first(["a"]))
+    line = hash_chain.encoded(Head(hash="0" * 64), "2026-01-01T00:00:00Z", "Ann", first(["a"]))
 
-    [fault] = faults(line + b"\n", Head(count=1, hash=chain.hash_of(line)))
+    [fault] = faults(line + b"\n", Head(count=1, hash=hash_chain.hash_of(line)))
     assert fault.startswith("line 1 don't belong together")
 
 
 def test_nothing_may_follow_the_line_that_a_killed_process_had_written_whole(log: bytes, head: Head) -> None:
-    line = chain.encoded(head, "2026-01-01T00:00:00Z", "Ann", answered("b", "Gold.", 2))
-    announcing = head.model_copy(update={"next": chain.hash_of(line)})
+    line = hash_chain.encoded(head, "2026-01-01T00:00:00Z", "Ann", answered("b", "Gold.", 2))
+    announcing = head.model_copy(update={"next": hash_chain.hash_of(line)})
 
     assert faults(log + line + b"\n", announcing) == []
     assert faults(log + line + b"\nhalf a line", announcing) == [
@@ -132,10 +132,10 @@ def test_a_head_that_is_gone_is_found(folder: Path) -> None:
 
 def test_a_chain_that_was_made_anew_is_found_where_an_entry_may_not_be(folder: Path, head: Head) -> None:
     """Whoever can write both files can forge a chain; what it says must be allowed all the same."""
-    forged = chain.encoded(head, "2026-01-01T00:00:00Z", "Ann", answered("b", "Gold.", 7))
+    forged = hash_chain.encoded(head, "2026-01-01T00:00:00Z", "Ann", answered("b", "Gold.", 7))
     with (folder / LOG).open("ab") as log:
         log.write(forged + b"\n")
-    (folder / HEAD).write_text(Head(count=5, hash=chain.hash_of(forged)).model_dump_json())
+    (folder / HEAD).write_text(Head(count=5, hash=hash_chain.hash_of(forged)).model_dump_json())
 
     assert verified(folder)[1] == ["line 5: b: attempt 7 follows 1"]
 
@@ -146,7 +146,7 @@ def test_a_line_that_says_another_number_is_found_in_a_chain_made_anew(log: byte
     for number, raw in enumerate(log.split(b"\n")[:-1], 1):
         line = json.loads(raw) | {"prev": before} | ({"n": said} if number == place else {})
         lines.append(json.dumps(line).encode())
-        before = chain.hash_of(lines[-1])
+        before = hash_chain.hash_of(lines[-1])
     made = b"".join(line + b"\n" for line in lines)
     assert faults(made, Head(count=4, hash=before)) == [f"line {place} says that it is line {said}"]
 
@@ -170,7 +170,7 @@ def test_an_entry_is_on_the_disk_between_two_heads_when_append_returns(folder: P
 
 def test_a_torn_line_is_cut_off_on_the_disk_before_anything_follows(folder: Path, log: bytes, head: Head) -> None:
     (folder / LOG).write_bytes(log + b"{")
-    (folder / HEAD).write_text(head.model_copy(update={"next": chain.hash_of(b"{}")}).model_dump_json())
+    (folder / HEAD).write_text(head.model_copy(update={"next": hash_chain.hash_of(b"{}")}).model_dump_json())
     with synced(folder) as on_disk, existing(folder, "Ann"):
         assert on_disk[0] == f"{LOG}: {log.decode()}"
 
@@ -187,8 +187,8 @@ def test_nothing_goes_on_with_a_log_that_was_changed(folder: Path, log: bytes) -
 
 def test_a_process_killed_at_any_byte_leaves_a_run_that_goes_on(folder: Path, log: bytes, head: Head) -> None:
     """As `append` writes: the head with what is coming, the line, the head again."""
-    line = chain.encoded(head, "2026-01-01T00:00:00Z", "machine", answered("b", "Gold.", 2)) + b"\n"
-    pending = head.model_copy(update={"next": chain.hash_of(line[:-1])})
+    line = hash_chain.encoded(head, "2026-01-01T00:00:00Z", "machine", answered("b", "Gold.", 2)) + b"\n"
+    pending = head.model_copy(update={"next": hash_chain.hash_of(line[:-1])})
     for written in [*range(0, len(line), 25), len(line) - 1, len(line)]:
         (folder / LOG).write_bytes(log + line[:written])
         (folder / HEAD).write_text(pending.model_dump_json())
@@ -206,9 +206,9 @@ def test_a_process_killed_at_any_byte_leaves_a_run_that_goes_on(folder: Path, lo
 
 
 def test_an_unfinished_line_is_no_cover_for_another_one(log: bytes, head: Head) -> None:
-    ours = chain.encoded(head, "2026-01-01T00:00:00Z", "machine", answered("b", "Gold.", 2))
-    forged = chain.encoded(head, "2026-01-01T00:00:00Z", "machine", answered("b", "Lead.", 2))
-    pending = head.model_copy(update={"next": chain.hash_of(ours)})
+    ours = hash_chain.encoded(head, "2026-01-01T00:00:00Z", "machine", answered("b", "Gold.", 2))
+    forged = hash_chain.encoded(head, "2026-01-01T00:00:00Z", "machine", answered("b", "Lead.", 2))
+    pending = head.model_copy(update={"next": hash_chain.hash_of(ours)})
 
     assert not faults(log + ours + b"\n", pending)
     assert faults(log + forged + b"\n", pending)
@@ -248,9 +248,9 @@ def test_a_run_killed_before_its_first_entry_can_be_begun(tmp_path: Path) -> Non
 
 
 def test_a_run_whose_first_line_was_torn_is_begun_and_goes_on(tmp_path: Path) -> None:
-    line = chain.encoded(Head(), "2026-01-01T00:00:00Z", "machine", first(["a"]))
+    line = hash_chain.encoded(Head(), "2026-01-01T00:00:00Z", "machine", first(["a"]))
     (tmp_path / LOG).write_bytes(line[:40])
-    (tmp_path / HEAD).write_text(Head(next=chain.hash_of(line)).model_dump_json())
+    (tmp_path / HEAD).write_text(Head(next=hash_chain.hash_of(line)).model_dump_json())
     with opened(tmp_path, "machine") as run:
         assert (run.recovered, run.state.opened) == (40, None)
         run.append("machine", first(["a"]))

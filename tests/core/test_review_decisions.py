@@ -17,11 +17,21 @@ from hypothesis import strategies as st
 from review_runs import answered, first, run_of, synced
 
 from specollama.errors import RunError, UsageError
-from specollama.review.decisions import approval, edit, record, rejection
-from specollama.review.entries import Approved, Edited, Entry, Marked, Rejected, Releasing, Running, Sent, digest
-from specollama.review.folder import Run, opened
-from specollama.review.release import Outbound, by_hand, refuse_undecided, to_release, write
-from specollama.review.state import Outgoing, Refused, Status
+from specollama.tools.review.decisions import approval, edit, record, rejection
+from specollama.tools.review.log_entries import (
+    Approved,
+    Edited,
+    Entry,
+    Marked,
+    Rejected,
+    Releasing,
+    Running,
+    Sent,
+    digest,
+)
+from specollama.tools.review.release import Outbound, by_hand, refuse_undecided, to_release, write
+from specollama.tools.review.run_folder import Run, opened
+from specollama.tools.review.state import Outgoing, Refused, Status
 
 
 @pytest.fixture

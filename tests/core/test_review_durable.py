@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from review_runs import answered, run_of
 
-from specollama.review.folder import HEAD, LOG, replace_file, write_durably
+from specollama.tools.review.run_folder import HEAD, LOG, replace_file, write_durably
 
 Disk = list[tuple[str, bytes]]
 """What was brought to the disk, in order: a file's name and content then, or a folder's name and nothing."""

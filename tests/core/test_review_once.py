@@ -10,11 +10,21 @@ import pytest
 from review_runs import first, run_of
 
 from specollama.errors import UsageError
-from specollama.review.decisions import approval, edit, record, rejection
-from specollama.review.entries import Failed, Marked, Ran, Released, Releasing, Running, Sent, Withdrawn, digest
-from specollama.review.folder import Run, opened
-from specollama.review.release import object_of, refuse_undecided
-from specollama.review.state import Refused, Status
+from specollama.tools.review.decisions import approval, edit, record, rejection
+from specollama.tools.review.log_entries import (
+    Failed,
+    Marked,
+    Ran,
+    Released,
+    Releasing,
+    Running,
+    Sent,
+    Withdrawn,
+    digest,
+)
+from specollama.tools.review.release import object_of, refuse_undecided
+from specollama.tools.review.run_folder import Run, opened
+from specollama.tools.review.state import Refused, Status
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from reference_sampler import sampled
 
 from specollama.errors import UsageError
-from specollama.sampling import certain, effective, sampler_obstacle, support
-from specollama.types import SamplingOptions, Token
+from specollama.spec_decode.sampler_support import certain, effective, sampler_obstacle, support
+from specollama.spec_decode.types import SamplingOptions, Token
 
 SHOWN = 20
 

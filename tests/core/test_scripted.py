@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from specollama.backends.scripted import Drawn, End, Hidden, Script, ScriptedDrafter, ScriptedTarget, always, constant
-from specollama.types import DoneReason, Draft, Emitted, Origin, SamplingOptions, Token, Verdict
+from specollama.spec_decode.types import DoneReason, Draft, Emitted, Origin, SamplingOptions, Token, Verdict
 
 COLD = SamplingOptions(temperature=0)
 WARM = SamplingOptions(temperature=1, top_k=4, top_p=1)

@@ -9,7 +9,7 @@ import pytest
 from scripted_runs import events, reply, speculation
 
 from specollama.backends.scripted import ScriptedDrafter, ScriptedTarget, always
-from specollama.types import Draft, Round, Rule, SamplingOptions
+from specollama.spec_decode.types import Draft, Round, Rule, SamplingOptions
 
 COLD = SamplingOptions(temperature=0, num_predict=7)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from specollama.stats import Stats, Status, decode_rate, first_burst
-from specollama.types import Emitted, Origin, Token, Verdict
+from specollama.spec_decode.metrics import Stats, Status, decode_rate, first_burst
+from specollama.spec_decode.types import Emitted, Origin, Token, Verdict
 
 
 def verdict(drafted: int, tested: int, accepted: int, last: Origin | None) -> Verdict:

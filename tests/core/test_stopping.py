@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from specollama.stopping import Stopper
-from specollama.types import DoneReason
+from specollama.spec_decode.stopping_criteria import Stopper
+from specollama.spec_decode.types import DoneReason
 
 
 def fed(stopper: Stopper[int], *tokens: str) -> list[tuple[str, int]]:

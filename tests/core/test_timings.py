@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specollama.backends.probe import Look, of_looks
-from specollama.backends.requantized import quicker, weighed_until
+from specollama.backends.llama_cpp.requantize import quicker, weighed_until
+from specollama.backends.ollama.slot_probe import Look, of_looks
 from specollama.backends.timings import DOUBTED_FOR, believed_until, in_doubt, in_turn, over, scattered
 
 NOW = 1_000_000.0

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from specollama.backends.http import OllamaServer
-from specollama.backends.vocabulary import LlamaVocabulary
-from specollama.embedded.models import packaged_model
+from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.ollama.client import OllamaServer
+from specollama.server.embedded.default_models import packaged_model
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
 

@@ -9,14 +9,15 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from specollama.alignment import ExactCursor, Vocabulary
-from specollama.backends.base import Drafter, Target
-from specollama.backends.http import OllamaServer
-from specollama.backends.ollama import LanesTarget, OllamaDrafter, Requests
-from specollama.engine.rounds import Speculation
-from specollama.lookahead import FixedLookahead
-from specollama.stats import Done, Stats, Text
-from specollama.types import Continuation, DoneReason, Draft, Rule, SamplingOptions, Scored, Token, Verdict
+from specollama.backends.ollama.client import OllamaServer
+from specollama.backends.ollama.request_bodies import Requests
+from specollama.backends.ollama.target import LanesTarget, OllamaDrafter
+from specollama.spec_decode.decode_loop import Speculation
+from specollama.spec_decode.interfaces import Drafter, Target
+from specollama.spec_decode.lookahead import FixedLookahead
+from specollama.spec_decode.metrics import Done, Stats, Text
+from specollama.spec_decode.retokenization import ExactCursor, Vocabulary
+from specollama.spec_decode.types import Continuation, DoneReason, Draft, Rule, SamplingOptions, Scored, Token, Verdict
 
 DRAWS = int(os.environ.get("SPECOLLAMA_TEST_DRAWS", "750"))
 """Replies each way in one test, of which each rule has two; fewer find less."""

@@ -17,9 +17,9 @@ import pytest_asyncio
 from real_runs import DRAWS, Sample, Scene, hotter
 from two_samples import departure, pooled
 
-from specollama.backends.http import OllamaServer
-from specollama.backends.vocabulary import LlamaVocabulary
-from specollama.types import Rule, SamplingOptions
+from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.ollama.client import OllamaServer
+from specollama.spec_decode.types import Rule, SamplingOptions
 
 ALPHA = 0.001
 

@@ -14,17 +14,17 @@ from dataclasses import dataclass, field, replace
 import pytest
 from tiny_models import BEGIN, random_model
 
-from specollama.backends.facts import Model
-from specollama.bench import Reply, collect
-from specollama.checks import choose_rule
-from specollama.config import ModelRef, PairSettings
-from specollama.embedded.serve import Settings, serve_models
+from specollama.backends.ollama.model_info import Model
+from specollama.backends.ollama.schema import Message
+from specollama.config.endpoints import Endpoint
+from specollama.config.settings import ModelRef, PairSettings
 from specollama.errors import UnsupportedPair
-from specollama.hosts import Endpoint
-from specollama.pairs import Conversation, Pair
-from specollama.stats import Event, Stats, Status
-from specollama.types import Route, Rule, SamplingOptions
-from specollama.wire import Message
+from specollama.pairs.feasibility import Conversation, choose_rule
+from specollama.pairs.pair import Pair
+from specollama.server.embedded.serve import Settings, serve_models
+from specollama.spec_decode.metrics import Event, Stats, Status
+from specollama.spec_decode.types import Route, Rule, SamplingOptions
+from specollama.tools.bench import Reply, collect
 
 LENGTH = 32
 NEAR_TIE = 0.02  # of log-probability: more than batches move the gap of an F32 target's two best tokens

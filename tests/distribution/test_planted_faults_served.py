@@ -17,14 +17,14 @@ from real_runs import Scene
 from tiny_models import bigram_model
 from two_samples import Departure, departure
 
-from specollama import acceptance
-from specollama.backends.http import OllamaServer
-from specollama.backends.ollama import LanesTarget, OllamaDrafter
-from specollama.backends.vocabulary import LlamaVocabulary
-from specollama.embedded.serve import Settings, serve_models
-from specollama.sampling import support
-from specollama.types import Continuation, Distribution, Draft, SamplingOptions, Token
-from specollama.wire import Logprob
+from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.ollama.client import OllamaServer
+from specollama.backends.ollama.schema import Logprob
+from specollama.backends.ollama.target import LanesTarget, OllamaDrafter
+from specollama.server.embedded.serve import Settings, serve_models
+from specollama.spec_decode import acceptance
+from specollama.spec_decode.sampler_support import support
+from specollama.spec_decode.types import Continuation, Distribution, Draft, SamplingOptions, Token
 
 ALPHA = 0.001
 DRAWS = 300

@@ -14,7 +14,7 @@ sys.path.append(str(Path(__file__).parents[1] / "cli"))
 
 from calls import Call, caller
 
-from specollama.embedded.models import default_models
+from specollama.server.embedded.default_models import default_models
 
 
 @pytest.fixture(scope="session")

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
-from specollama.config import ModelRef, PairSettings
-from specollama.doctor.advice import advise, known_faults, server_advice
-from specollama.doctor.findings import (
+from specollama.config.endpoints import Endpoint
+from specollama.config.settings import ModelRef, PairSettings
+from specollama.spec_decode.types import Route
+from specollama.tools.doctor.advice import advise, known_faults, server_advice
+from specollama.tools.doctor.config_changes import changes, unlearnt
+from specollama.tools.doctor.findings import (
     Advice,
     LanesFinding,
     Loaded,
@@ -21,10 +24,7 @@ from specollama.doctor.findings import (
     RouteFinding,
     ServerFinding,
 )
-from specollama.doctor.routes import ASSUMED, expectations
-from specollama.doctor.tuning import changes, unlearnt
-from specollama.hosts import Endpoint
-from specollama.types import Route
+from specollama.tools.doctor.route_forecast import ASSUMED, expectations
 
 HERE = "http://127.0.0.1:11434"
 SERVER = ServerFinding(HERE, "default", local=True, version="0.33.0", engine="llama-server", round_trip=0.001)

@@ -20,10 +20,10 @@ import psutil
 import pytest
 from calls import Call, command, environment
 
-from specollama.config import FileRef, Lookup, ModelRef, PairSettings
+from specollama.config.endpoints import Endpoint
+from specollama.config.settings import FileRef, Lookup, ModelRef, PairSettings
 from specollama.errors import RunError, UnsupportedPair
-from specollama.hosts import Endpoint
-from specollama.native import NativeServer, Setup, check_memory, refuse_unfit, running, set_up
+from specollama.tools.native_server import NativeServer, Setup, check_memory, refuse_unfit, running, set_up
 
 Fake = Callable[[str], Path]
 HERE = Endpoint("http://127.0.0.1:9", "a test")
@@ -39,7 +39,7 @@ url = "http://127.0.0.1:9"
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    file = tmp_path / "specollama.toml"
+    file = tmp_path / "specollama.pairs.toml"
     file.write_text(CONFIG)
     return file
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from specollama.doctor.families import FAMILIES, family_of
-from specollama.doctor.pairing import Installed, Pull, best_of_each, billions, candidates, pulls, suggested
+from specollama.tools.doctor.model_families import FAMILIES, family_of
+from specollama.tools.doctor.suggestions import Installed, Pull, best_of_each, billions, candidates, pulls, suggested
 
 QWEN = ("gpt2", "qwen2", 151643, 151645, False)
 LLAMA = ("gpt2", "llama-bpe", 128000, 128009, None)

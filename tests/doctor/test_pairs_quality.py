@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from calls import Call
 
-from specollama.cli import output
-from specollama.cli.quality import show_quality
-from specollama.doctor.asking import Fared, PairQuality, acceptance, of_reply
-from specollama.doctor.routes import ASSUMED
-from specollama.speedup import always
-from specollama.stats import Forecast, Stats
+from specollama.cli.commands.quality import show_quality
+from specollama.cli.terminal import output
+from specollama.spec_decode.expected_speedup import always
+from specollama.spec_decode.metrics import Forecast, Stats
+from specollama.tools.doctor.acceptance_probe import Fared, PairQuality, acceptance, of_reply
+from specollama.tools.doctor.route_forecast import ASSUMED
 
 
 def test_what_is_expected_rests_on_forecasts_where_there_are_any() -> None:

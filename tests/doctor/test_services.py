@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specollama.doctor.services import Service, likely, lines, lines_for
+from specollama.tools.doctor.service_environment import Service, likely, lines, lines_for
 
 ENVIRONMENT = {"OLLAMA_NUM_PARALLEL": "8", "LLAMA_ARG_SPEC_DRAFT_MODEL": "/my models/50%"}
 

@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from specollama.errors import UnsupportedPair, UsageError
-from specollama.export.models import Described
-from specollama.export.repositories import repository
-from specollama.export.writing import Engine, Wanted, exported
-from specollama.native import Setup
+from specollama.tools.export.hf_repositories import repository
+from specollama.tools.export.model_facts import Described
+from specollama.tools.export.writers import Engine, Wanted, exported
+from specollama.tools.native_server import Setup
 
 WORDS = [f"w{place}" for place in range(200)]
 SAME: Mapping[str, Any] = {

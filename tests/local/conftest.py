@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from specollama.backends.llama import LoadOptions
-from specollama.embedded.models import default_models
-from specollama.opened import OpenedPair, open_pair
+from specollama.backends.llama_cpp.model import LoadOptions
+from specollama.pairs.routes.local_models import OpenedPair, open_pair
+from specollama.server.embedded.default_models import default_models
 
 for folder in ("core", "distribution"):
     sys.path.insert(0, str(Path(__file__).parents[1] / folder))

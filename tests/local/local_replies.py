@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import aclosing
 from pathlib import Path
 
-from specollama.config import FileRef, PairSettings
-from specollama.opened import OpenedPair
-from specollama.stats import Done, Stats, Text
-from specollama.types import DoneReason, Route, Rule, SamplingOptions
+from specollama.config.settings import FileRef, PairSettings
+from specollama.pairs.routes.local_models import OpenedPair
+from specollama.spec_decode.metrics import Done, Stats, Text
+from specollama.spec_decode.types import DoneReason, Route, Rule, SamplingOptions
 
 SETTINGS = PairSettings(None, FileRef(Path("target.gguf")), (), route=Route.LOCAL)
 COLD = SamplingOptions(temperature=0, num_predict=32)

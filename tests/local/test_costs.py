@@ -7,10 +7,10 @@ from time import time
 
 import pytest
 
-from specollama.backends.costs import SIZES, Fared, Kept, ModelCosts, keep, measure, model_key, recall
-from specollama.backends.llama import LoadOptions
-from specollama.calibration import BINS
-from specollama.opened import OpenedPair
+from specollama.backends.llama_cpp.model import LoadOptions
+from specollama.backends.llama_cpp.profiling import SIZES, Fared, Kept, ModelCosts, keep, measure, model_key, recall
+from specollama.pairs.routes.local_models import OpenedPair
+from specollama.spec_decode.calibration import BINS
 
 KEPT = Kept(
     models={"m": ModelCosts(passes={1: 0.07, 8: 0.16}, reading=0.004)},

@@ -18,11 +18,11 @@ from local_replies import reply, settings
 from reference_sampler import sampled
 from tiny_models import END, bigram_model
 
-from specollama import opened as opened_module
-from specollama.backends.llama import LoadOptions
-from specollama.backends.sampler import Sampler
-from specollama.opened import OpenedPair, open_pair
-from specollama.types import Rule, SamplingOptions
+from specollama.backends.llama_cpp.model import LoadOptions
+from specollama.backends.llama_cpp.sampler import Sampler
+from specollama.pairs.routes import local_models
+from specollama.pairs.routes.local_models import OpenedPair, open_pair
+from specollama.spec_decode.types import Rule, SamplingOptions
 
 DRAWS = 2_000
 ALPHA = 0.001
@@ -121,7 +121,7 @@ async def test_the_test_finds_noise_that_comes_twice(pair: OpenedPair, monkeypat
         def draw(self, logits: object, before: object, position: int) -> int:
             return super().draw(logits, before, 0)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(opened_module, "Sampler", Repeating)
+    monkeypatch.setattr(local_models, "Sampler", Repeating)
     counts = await drawn(pair, OPTIONS["plain"], Rule.MATCH, lookahead=0)
     assert p_value(counts, expected(OPTIONS["plain"])) < FOUND
 

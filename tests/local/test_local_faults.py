@@ -13,15 +13,16 @@ import gguf
 import pytest
 from local_replies import COLD, reply, settings, turn
 
-from specollama.backends.llama import LoadOptions
-from specollama.config import FileRef, Lookup, PairSettings
-from specollama.embedded.models import packaged_model
+from specollama.backends.llama_cpp.model import LoadOptions
+from specollama.backends.ollama.schema import Message
+from specollama.config.settings import FileRef, Lookup, PairSettings
 from specollama.errors import RunError, UnsupportedPair, UsageError
-from specollama.opened import OpenedPair, open_pair
-from specollama.pairs import Completion, Conversation, Pair
-from specollama.stats import Done, Status, Text
-from specollama.types import Route
-from specollama.wire import Message
+from specollama.pairs.feasibility import Completion, Conversation
+from specollama.pairs.pair import Pair
+from specollama.pairs.routes.local_models import OpenedPair, open_pair
+from specollama.server.embedded.default_models import packaged_model
+from specollama.spec_decode.metrics import Done, Status, Text
+from specollama.spec_decode.types import Route
 
 
 async def refusal(path: Path, options: LoadOptions | None = None) -> str:

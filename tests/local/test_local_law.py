@@ -11,8 +11,8 @@ from random import Random
 import pytest
 from made_up import END, Follow, Lookahead, Side, Vocabulary, distance, exact, law_of, replies_by_seed
 
-from specollama import acceptance
-from specollama.types import Rule, SamplingOptions
+from specollama.spec_decode import acceptance
+from specollama.spec_decode.types import Rule, SamplingOptions
 
 EQUAL = 1e-6  # what 32-bit logits leave of a difference of 0
 PLAIN = SamplingOptions(temperature=1.0, top_k=0, top_p=1.0, num_predict=3)

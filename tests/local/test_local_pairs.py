@@ -12,20 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from specollama import opened as opened_module
-from specollama.backends import worker
-from specollama.backends.facts import describe
-from specollama.backends.http import OllamaServer
-from specollama.backends.llama import LlamaModel, LoadOptions
-from specollama.bench import collect
-from specollama.config import FileRef, Lookup, ModelRef, PairSettings
-from specollama.embedded.models import default_models
+from specollama.backends.llama_cpp import model_thread
+from specollama.backends.llama_cpp.model import LlamaModel, LoadOptions
+from specollama.backends.ollama.client import OllamaServer
+from specollama.backends.ollama.model_info import describe
+from specollama.backends.ollama.schema import Message
+from specollama.config.endpoints import Endpoint
+from specollama.config.settings import FileRef, Lookup, ModelRef, PairSettings
 from specollama.errors import RunError
-from specollama.hosts import Endpoint
-from specollama.local_route import LocalRoute
-from specollama.opened import open_pair
-from specollama.pairs import Conversation, LocalPlan, Pair
-from specollama.wire import Message
+from specollama.pairs.feasibility import Conversation
+from specollama.pairs.pair import Pair
+from specollama.pairs.routes import local_models
+from specollama.pairs.routes.lanes import LocalPlan
+from specollama.pairs.routes.local import LocalRoute
+from specollama.pairs.routes.local_models import open_pair
+from specollama.server.embedded.default_models import default_models
+from specollama.tools.bench import collect
 
 
 def call(*words: str, state: Path) -> subprocess.CompletedProcess[str]:
@@ -124,8 +126,8 @@ async def test_a_request_given_up_while_the_pair_is_opened_anew_leaves_no_closed
 
 async def test_what_is_opened_when_nobody_waits_any_more_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     models, closed, close = default_models(), list[Path](), LlamaModel.close
-    begun, unreadable = list[Path](), opened_module.refuse_unreadable
-    monkeypatch.setattr(opened_module, "refuse_unreadable", lambda path: (begun.append(path), unreadable(path)))
+    begun, unreadable = list[Path](), local_models.refuse_unreadable
+    monkeypatch.setattr(local_models, "refuse_unreadable", lambda path: (begun.append(path), unreadable(path)))
     monkeypatch.setattr(LlamaModel, "close", lambda model: (closed.append(model.path), close(model)))
     opening = asyncio.create_task(
         open_pair(models["target"], {"draft": models["draft"]}, LoadOptions(context_length=256), lookup=False)
@@ -133,7 +135,7 @@ async def test_what_is_opened_when_nobody_waits_any_more_is_closed(monkeypatch: 
     while not begun:  # noqa: ASYNC110  (nothing tells)
         await asyncio.sleep(0.001)
     opening.cancel()
-    await worker.do(lambda stopped: None)  # after it, in the one thread
+    await model_thread.do(lambda stopped: None)  # after it, in the one thread
     assert set(closed) == {models["target"], models["draft"]}
 
 

@@ -14,15 +14,15 @@ import pytest
 from scripted_runs import events, reply
 from tiny_models import END, bigram_model, random_model
 
-from specollama.backends import worker
-from specollama.backends.llama import LlamaModel, LoadOptions
-from specollama.backends.local import LocalDrafter, LocalTarget, Written, most_probable
-from specollama.backends.sampler import Sampler
-from specollama.backends.vocabulary import LlamaVocabulary
-from specollama.engine.rounds import Speculation
-from specollama.lookahead import FixedLookahead
-from specollama.stats import Done, Stats, Text
-from specollama.types import Continuation, DoneReason, Draft, Rule, SamplingOptions, Token, Verdict
+from specollama.backends.llama_cpp import model_thread
+from specollama.backends.llama_cpp.model import LlamaModel, LoadOptions
+from specollama.backends.llama_cpp.sampler import Sampler
+from specollama.backends.llama_cpp.target import LocalDrafter, LocalTarget, Written, most_probable
+from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.spec_decode.decode_loop import Speculation
+from specollama.spec_decode.lookahead import FixedLookahead
+from specollama.spec_decode.metrics import Done, Stats, Text
+from specollama.spec_decode.types import Continuation, DoneReason, Draft, Rule, SamplingOptions, Token, Verdict
 
 PROMPT = "ab"
 FIRST, SECOND = "é".encode()  # a character of two tokens
@@ -301,7 +301,7 @@ async def test_what_is_read_already_is_not_read_again(bigrams: Model) -> None:
     target = bigrams.target(COLD, 1, Rule.GREEDY)
     target.path.tokens += bigrams.vocabulary.fragment("ababab")
     length = len(target.path.tokens)
-    await worker.do(lambda stopped: bigrams.model.rows(bigrams.written("b").tokens, 1))
+    await model_thread.do(lambda stopped: bigrams.model.rows(bigrams.written("b").tokens, 1))
     bigrams.passes.clear()
     scored = await target.score(bigrams.draft("a", "a", "b"))
     assert scored.read == length - 2  # the begin marker is known, and the last token is asked for anyway
@@ -312,14 +312,14 @@ async def test_what_is_read_already_is_not_read_again(bigrams: Model) -> None:
 
 async def test_of_a_shorter_text_all_is_known(bigrams: Model) -> None:
     tokens = bigrams.written("abababab").tokens
-    await worker.do(lambda stopped: bigrams.model.rows(tokens, 1))
+    await model_thread.do(lambda stopped: bigrams.model.rows(tokens, 1))
     assert [bigrams.model.known(tokens[:length]) for length in (1, 4, len(tokens))] == [1, 4, len(tokens)]
 
 
 async def test_of_a_long_text_a_draft_model_reads_the_first_tokens_and_the_end(bigrams: Model, same: Model) -> None:
     target = bigrams.target()
     target.path.tokens += bigrams.vocabulary.fragment("a" * 30)
-    await worker.do(lambda stopped: same.model.rows(same.written("b").tokens, 1))
+    await model_thread.do(lambda stopped: same.model.rows(same.written("b").tokens, 1))
     same.passes.clear()
     drafting = drafter(target, same, pace=Pace(8))
     assert drafting.unread("") == 4 + 8 - 1, "the begin marker is known"

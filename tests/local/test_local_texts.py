@@ -10,14 +10,14 @@ import pytest
 from local_replies import COLD, reply, settings, turn
 from tiny_models import random_model
 
-from specollama.backends.http import OllamaServer
-from specollama.backends.llama import LoadOptions
-from specollama.backends.local import LocalTarget, Written
-from specollama.backends.requests import Requests
-from specollama.backends.sampler import Sampler
+from specollama.backends.llama_cpp.model import LoadOptions
+from specollama.backends.llama_cpp.sampler import Sampler
+from specollama.backends.llama_cpp.target import LocalTarget, Written
+from specollama.backends.ollama.client import OllamaServer
+from specollama.backends.ollama.request_bodies import Requests
 from specollama.errors import UnsupportedPair
-from specollama.opened import OpenedPair, open_pair
-from specollama.types import DoneReason, Draft, Route, Rule, SamplingOptions, Token
+from specollama.pairs.routes.local_models import OpenedPair, open_pair
+from specollama.spec_decode.types import DoneReason, Draft, Route, Rule, SamplingOptions, Token
 
 PROMPTS = (
     "Name the planets of the solar system in order.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specollama.backends.lookup import LONGEST, Copying, Index, LookupDrafter, TextLookup, confidence
+from specollama.backends.prompt_lookup import LONGEST, Copying, Index, LookupDrafter, TextLookup, confidence
 
 
 def index(tokens: list[int]) -> Index:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from specollama.embedded.models import default_models
+from specollama.server.embedded.default_models import default_models
 
 CONTEXT = 1024  # tokens
 CACHES = 2 * CONTEXT * 30 * 2 * 192 * 2  # two models; 30 layers, keys and values of 192 numbers, 2 bytes each
@@ -18,9 +18,10 @@ from contextlib import aclosing
 from pathlib import Path
 
 import psutil
-from specollama.config import FileRef, PairSettings
-from specollama.pairs import Conversation, Pair
-from specollama.wire import Message
+from specollama.config.settings import FileRef, PairSettings
+from specollama.pairs.feasibility import Conversation
+from specollama.pairs.pair import Pair
+from specollama.backends.ollama.schema import Message
 
 async def main(target, draft, context):
     options = {"num_ctx": int(context), "num_predict": 16, "num_thread": 1, "temperature": 0}

@@ -11,12 +11,12 @@ from time import time
 import pytest
 from local_replies import reply, settings
 
-from specollama.backends import costs, requantized
-from specollama.backends.llama import LlamaModel, LoadOptions
+from specollama.backends.llama_cpp import profiling, requantize
+from specollama.backends.llama_cpp.model import LlamaModel, LoadOptions
 from specollama.backends.timings import DOUBTED_FOR
-from specollama.embedded.models import default_models
 from specollama.errors import RunError
-from specollama.opened import OpenedPair, open_pair
+from specollama.pairs.routes.local_models import OpenedPair, open_pair
+from specollama.server.embedded.default_models import default_models
 
 OPTIONS = LoadOptions(context_length=256)
 MODELS = default_models()  # before the cache is another one
@@ -42,17 +42,17 @@ async def opened(draft: Path, **given: bool) -> AsyncIterator[OpenedPair]:
 
 def known(draft: Path, steps: Mapping[str, float]) -> None:
     """As if these had been measured before: seconds of a step, as the file is and as its copy."""
-    key, target = costs.model_key(draft, OPTIONS), costs.model_key(MODELS["draft"], OPTIONS)
-    kept = {target: costs.ModelCosts(passes={1: 0.02, 8: 0.04}, reading=0.001)} | {
-        key + suffix: costs.ModelCosts(passes={1: step}, reading=0.001) for suffix, step in steps.items()
+    key, target = profiling.model_key(draft, OPTIONS), profiling.model_key(MODELS["draft"], OPTIONS)
+    kept = {target: profiling.ModelCosts(passes={1: 0.02, 8: 0.04}, reading=0.001)} | {
+        key + suffix: profiling.ModelCosts(passes={1: step}, reading=0.001) for suffix, step in steps.items()
     }
-    assert costs.keep(costs.Kept(models=kept), costs.state_file(target, key)) == ""
+    assert profiling.keep(profiling.Kept(models=kept), profiling.state_file(target, key)) == ""
 
 
 async def test_the_quicker_copy_drafts_and_the_text_stays_the_same(draft: Path) -> None:
     known(draft, {"": 1.0, "-requantized": 0.4})
     async with opened(draft) as pair:
-        copy = requantized.place(draft)
+        copy = requantize.place(draft)
         assert pair.drafts[0].model.path == copy
         assert pair.drafts[0].same
         [line] = pair.told()
@@ -67,28 +67,28 @@ async def test_the_quicker_copy_drafts_and_the_text_stays_the_same(draft: Path) 
 async def test_a_copy_is_made_once(draft: Path) -> None:
     known(draft, {"": 1.0, "-requantized": 0.4})
     async with opened(draft):
-        made = requantized.place(draft).stat()
+        made = requantize.place(draft).stat()
     async with opened(draft) as pair:
         assert pair.told() == ()
-        assert requantized.place(draft).stat() == made
+        assert requantize.place(draft).stat() == made
 
 
 async def test_a_copy_that_was_damaged_is_made_anew(draft: Path) -> None:
     known(draft, {"": 1.0, "-requantized": 0.4})
     async with opened(draft):
-        whole = requantized.place(draft).stat().st_size
-    requantized.place(draft).write_bytes(b"GGUF and no more")
+        whole = requantize.place(draft).stat().st_size
+    requantize.place(draft).write_bytes(b"GGUF and no more")
     async with opened(draft) as pair:
-        assert pair.drafts[0].model.path == requantized.place(draft)
-    assert requantized.place(draft).stat().st_size == whole
+        assert pair.drafts[0].model.path == requantize.place(draft)
+    assert requantize.place(draft).stat().st_size == whole
 
 
 async def test_a_copy_that_memory_does_not_suffice_for_stays(draft: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known(draft, {"": 1.0, "-requantized": 0.4})
     async with opened(draft):
-        copy = requantized.place(draft)
+        copy = requantize.place(draft)
     free = iter([2**40, 2**40, 2**20])  # for the target's file and context, and then
-    monkeypatch.setattr("specollama.backends.llama.free_memory", lambda: next(free))
+    monkeypatch.setattr("specollama.backends.llama_cpp.model.free_memory", lambda: next(free))
     with pytest.raises(RunError, match=r"needs .* of memory"):
         await open_pair(MODELS["draft"], {"draft": draft}, OPTIONS, lookup=False, requantize=True)
     assert copy.exists()
@@ -99,15 +99,15 @@ def weighed(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[float], list[floa
     """Says what the looks at a step of the draft model and of its copy find, from now on."""
 
     def say(steps: list[float], copied: list[float]) -> None:
-        monkeypatch.setattr(costs, "steps_in_turn", lambda models, texts, looks: [steps, copied])
+        monkeypatch.setattr(profiling, "steps_in_turn", lambda models, texts, looks: [steps, copied])
 
     return say
 
 
 def kept_steps(draft: Path) -> dict[str, float]:
     """Seconds of a step that are kept: of the file (""), and of its copy."""
-    key, target = costs.model_key(draft, OPTIONS), costs.model_key(MODELS["draft"], OPTIONS)
-    models = costs.recall(costs.state_file(target, key))[0].models
+    key, target = profiling.model_key(draft, OPTIONS), profiling.model_key(MODELS["draft"], OPTIONS)
+    models = profiling.recall(profiling.state_file(target, key))[0].models
     return {name.removeprefix(key): models[name].passes[1] for name in models if name.startswith(key)}
 
 
@@ -119,7 +119,7 @@ async def test_a_copy_that_is_not_quicker_is_thrown_away_and_not_made_again(
         async with opened(draft) as pair:
             assert pair.drafts[0].model.path == draft
             assert pair.told() == ()
-        assert not requantized.place(draft).exists()
+        assert not requantize.place(draft).exists()
 
 
 async def test_a_step_that_was_timed_another_day_is_timed_anew_beside_the_copys(draft: Path) -> None:
@@ -150,15 +150,15 @@ async def test_a_weighing_in_a_bad_moment_stands_for_minutes_and_boasts_of_nothi
         assert line.startswith(says)
         assert "timed in a busy moment, measured anew in 10 minutes" in line
         assert "times as fast" not in line
-    assert requantized.place(draft).exists(), "it isn't made anew for the next look"
+    assert requantize.place(draft).exists(), "it isn't made anew for the next look"
     weighed([0.010, 0.010, 0.010], [0.002, 0.002, 0.002])
     async with opened(draft) as pair:
         assert pair.told() == ()
     later = time() + DOUBTED_FOR + 1
-    monkeypatch.setattr(costs, "time", lambda: later)
+    monkeypatch.setattr(profiling, "time", lambda: later)
     async with opened(draft) as pair:
         assert pair.told() == (
-            f"draft drafts 5.0 times as fast from a copy in 4 bits, kept in {requantized.place(draft).parent}",
+            f"draft drafts 5.0 times as fast from a copy in 4 bits, kept in {requantize.place(draft).parent}",
         )
 
 
@@ -176,14 +176,14 @@ def test_a_file_that_is_no_model_leaves_nothing_behind(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF and no more")
     with pytest.raises(RunError, match=r"can't write broken\.gguf in other types"):
-        requantized.make(broken, tmp_path / "copies" / "copy.gguf")
+        requantize.make(broken, tmp_path / "copies" / "copy.gguf")
     assert list((tmp_path / "copies").iterdir()) == []
 
 
 def test_only_what_a_processor_runs_in_other_types_is_copied(draft: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.gguf"
-    requantized.make(draft, copy)
+    requantize.make(draft, copy)
     for path, useful in ((draft, True), (copy, False)):
         model = LlamaModel(path, OPTIONS)
-        assert requantized.may_help(model, OPTIONS) is useful
+        assert requantize.may_help(model, OPTIONS) is useful
         model.close()

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference_sampler import sampled
 
-from specollama.backends.sampler import Sampler, confidence, gumbel, log_probability, penalised
+from specollama.backends.llama_cpp.sampler import Sampler, confidence, gumbel, log_probability, penalised
 from specollama.errors import RunError
-from specollama.types import SamplingOptions
+from specollama.spec_decode.types import SamplingOptions
 
 LOGITS = np.array([2.0, 1.0, 0.5, -1.0, -3.0], dtype=np.float32)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specollama.backends.store import places, weights
+from specollama.backends.ollama.model_store import places, weights
 from specollama.errors import RunError
 
 MODEL, ADAPTER = "application/vnd.ollama.image.model", "application/vnd.ollama.image.adapter"

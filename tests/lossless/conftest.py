@@ -12,12 +12,12 @@ import pytest_asyncio
 from prompts import PROMPTS
 from servers import serving
 
-from specollama.backends import vocabulary as vocabularies
-from specollama.backends.http import OllamaServer
-from specollama.backends.vocabulary import LlamaVocabulary
-from specollama.config import ModelRef, PairSettings
-from specollama.hosts import Endpoint
-from specollama.types import Route
+from specollama.backends.llama_cpp import tokenizer
+from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.ollama.client import OllamaServer
+from specollama.config.endpoints import Endpoint
+from specollama.config.settings import ModelRef, PairSettings
+from specollama.spec_decode.types import Route
 
 LENGTH = 48  # tokens
 
@@ -89,7 +89,7 @@ async def vocabulary(
     servers: dict[str, OllamaServer], tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[LlamaVocabulary]:
     path = tmp_path_factory.mktemp("lossless") / "target.gguf"
-    vocabularies.write((await servers["target"].show("target", verbose=True)).model_info, path)
+    tokenizer.write((await servers["target"].show("target", verbose=True)).model_info, path)
     vocabulary = LlamaVocabulary(path)
     yield vocabulary
     vocabulary.close()

@@ -11,19 +11,20 @@ import pytest
 from conftest import LENGTH, Alone
 from prompts import PROMPTS
 
-from specollama.alignment import ExactCursor
-from specollama.backends.http import OllamaServer
-from specollama.backends.ollama import LanesTarget, OllamaDrafter
-from specollama.backends.requests import Requests
-from specollama.backends.vocabulary import LlamaVocabulary
-from specollama.bench import Reply, collect
-from specollama.config import PairSettings
-from specollama.engine.rounds import Speculation
-from specollama.lookahead import FixedLookahead
-from specollama.pairs import Conversation, Pair
-from specollama.stats import Stats, Status
-from specollama.types import Route, Rule, SamplingOptions
-from specollama.wire import GenerateReply, Message
+from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.ollama.client import OllamaServer
+from specollama.backends.ollama.request_bodies import Requests
+from specollama.backends.ollama.schema import GenerateReply, Message
+from specollama.backends.ollama.target import LanesTarget, OllamaDrafter
+from specollama.config.settings import PairSettings
+from specollama.pairs.feasibility import Conversation
+from specollama.pairs.pair import Pair
+from specollama.spec_decode.decode_loop import Speculation
+from specollama.spec_decode.lookahead import FixedLookahead
+from specollama.spec_decode.metrics import Stats, Status
+from specollama.spec_decode.retokenization import ExactCursor
+from specollama.spec_decode.types import Route, Rule, SamplingOptions
+from specollama.tools.bench import Reply, collect
 
 NEAR_TIE = 0.02  # of log-probability: more than batches move the gap of an F32 target's two best tokens
 IDENTICAL = 19  # of the 20 texts, at least

@@ -20,8 +20,8 @@ from scripted_ollama import SONG, ScriptedOllama, song
 from serving import Stage
 from serving import serving as serving_app
 
-from specollama.config import Config, load_config
-from specollama.proxy.serve import Proxy, serving
+from specollama.config.settings import Config, load_config
+from specollama.server.proxy.serve import Proxy, serving
 
 Up = Callable[[Any], str]
 

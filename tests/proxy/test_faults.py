@@ -17,9 +17,9 @@ from scripted_ollama import Call, ScriptedOllama
 from serving import read_body, whole
 from waiting import until
 
-from specollama.proxy.access import Access, Log
-from specollama.proxy.metrics import Metrics
-from specollama.proxy.serve import Proxy
+from specollama.server.proxy.access_log import Access, Log
+from specollama.server.proxy.metrics import Metrics
+from specollama.server.proxy.serve import Proxy
 
 Through = Callable[..., httpx.Client]
 Up = Callable[[Any], str]

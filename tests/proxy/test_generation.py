@@ -11,8 +11,8 @@ import pytest
 from configured import written
 from serving import replayed, send_answer, whole
 
-from specollama.config import load_config
-from specollama.proxy.generation import Generation, InUse, generation_of
+from specollama.config.settings import load_config
+from specollama.server.proxy.config_generation import Generation, InUse, generation_of
 
 Up = Callable[[Any], str]
 
@@ -172,7 +172,7 @@ async def test_where_a_model_is_is_asked_once_for_many_requests_and_again_after_
     generation: Callable[..., Generation], up: Up, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr("specollama.proxy.generation.monotonic", lambda: now)
+    monkeypatch.setattr("specollama.server.proxy.config_generation.monotonic", lambda: now)
     ours, attic = Listing(["a"]), Listing(["b"])
     opened = await generation(up(ours), more=named("attic", up(attic))).open()
     for _ in range(3):

@@ -11,9 +11,9 @@ import httpx
 import pytest
 from scripted_ollama import ScriptedOllama
 
-from specollama.config import load_config
-from specollama.embedded.models import default_models
-from specollama.proxy.serve import serving
+from specollama.config.settings import load_config
+from specollama.server.embedded.default_models import default_models
+from specollama.server.proxy.serve import serving
 
 COLOURS = [{"role": "user", "content": "Name three colours."}]
 GREEDY = {"temperature": 0, "num_predict": 16, "num_ctx": 512}
@@ -21,7 +21,7 @@ GREEDY = {"temperature": 0, "num_predict": 16, "num_ctx": 512}
 
 @pytest.fixture
 def client(scripted: ScriptedOllama, up: Callable[[Any], str], tmp_path: Path) -> Iterator[httpx.Client]:
-    file = tmp_path / "specollama.toml"
+    file = tmp_path / "specollama.pairs.toml"
     models = default_models()
     file.write_text(
         f"[endpoints.server]\nurl = {json.dumps(up(scripted))}\n[serve]\nendpoint = 'server'\n"

@@ -14,7 +14,7 @@ from configured import written
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specollama.proxy.serve import serving
+from specollama.server.proxy.serve import serving
 
 COUNT = int(os.environ.get("SPECOLLAMA_ODD_BODIES", "60"))
 PATHS = ("/api/chat", "/api/generate", "/v1/chat/completions", "/v1/completions", "/api/show")

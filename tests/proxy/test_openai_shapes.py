@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scripted_ollama import ScriptedModel, ScriptedOllama, pieces
 
-from specollama.proxy.openai_shapes import Shaper, Untranslatable, chat_body, completion_body
+from specollama.server.proxy.openai_translation import Shaper, Untranslatable, chat_body, completion_body
 
 Through = Callable[..., httpx.Client]
 Up = Callable[[Any], str]

@@ -22,11 +22,11 @@ from misbehaving import Hanging, Misbehaving
 from scripted_ollama import ScriptedOllama, song
 from waiting import until
 
+from specollama.config.schema import ServeTable
 from specollama.errors import ConfigError, MissingPackage, UsageError
-from specollama.proxy import packages
-from specollama.proxy.serve import Proxy
-from specollama.serving.listening import bind, token_for
-from specollama.tables import ServeTable
+from specollama.server.http.listening import bind, token_for
+from specollama.server.proxy import requirements
+from specollama.server.proxy.serve import Proxy
 
 Through = Callable[..., httpx.Client]
 Up = Callable[[Any], str]
@@ -287,7 +287,7 @@ def test_readiness_tells_of_stuck_requests(misbehaving: Callable[..., Misbehavin
 
 
 def test_an_unknown_endpoint_of_serve_is_told(tmp_path: Path) -> None:
-    from specollama.config import load_config
+    from specollama.config.settings import load_config
 
     file = written(tmp_path, "http://tower:11434", serve="")
     file.write_text(file.read_text().replace('endpoint = "server"\n', 'endpoint = "sever"\n', 1))
@@ -307,10 +307,10 @@ def test_the_example_of_a_configuration_shows_the_defaults() -> None:
 
 
 def test_without_its_packages_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    packages.require()
-    monkeypatch.setattr(packages, "NEEDED", ("json", "no_such_package"))
+    requirements.require()
+    monkeypatch.setattr(requirements, "NEEDED", ("json", "no_such_package"))
     with pytest.raises(MissingPackage, match=r"^`serve` needs no_such_package: run pip install 'specollama\[proxy\]'$"):
-        packages.require()
+        requirements.require()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from misbehaving import Changed, Misbehaving
 from scripted_ollama import Call, ScriptedModel, ScriptedOllama, pieces
 from waiting import until
 
-from specollama.embedded.serve import Running
+from specollama.server.embedded.serve import Running
 
 Through = Callable[..., httpx.Client]
 Up = Callable[[Any], str]

@@ -10,12 +10,13 @@ from typing import Any
 from fake_engines import FAKES, NAME, Fake
 from serving import serving
 
-from specollama.config import DraftRef, Lookup, ModelRef, PairSettings
-from specollama.hosts import Endpoint
-from specollama.pairs import Conversation, Pair
-from specollama.stats import Done, Stats, Status, Text
-from specollama.types import Api, Route
-from specollama.wire import Message
+from specollama.backends.ollama.schema import Message
+from specollama.config.endpoints import Endpoint
+from specollama.config.settings import DraftRef, Lookup, ModelRef, PairSettings
+from specollama.pairs.feasibility import Conversation
+from specollama.pairs.pair import Pair
+from specollama.spec_decode.metrics import Done, Stats, Status, Text
+from specollama.spec_decode.types import Api, Route
 
 COLD: Mapping[str, Any] = {"temperature": 0, "num_predict": 40}
 CHAT = Conversation([Message(role="user", content="Tell me.")], options=COLD)

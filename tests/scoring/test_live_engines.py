@@ -11,12 +11,13 @@ from dataclasses import replace
 import pytest
 from scoring_replies import reply, settings
 
-from specollama.config import ModelRef
-from specollama.hosts import Endpoint, parse_model_at
-from specollama.pairs import Completion, Conversation, Pair
-from specollama.scoring.engines import detect
-from specollama.types import Api, Route
-from specollama.wire import Message
+from specollama.backends.engines.detect import detect
+from specollama.backends.ollama.schema import Message
+from specollama.config.endpoints import Endpoint, parse_model_at
+from specollama.config.settings import ModelRef
+from specollama.pairs.feasibility import Completion, Conversation
+from specollama.pairs.pair import Pair
+from specollama.spec_decode.types import Api, Route
 
 ENGINES = [Api.VLLM, Api.SGLANG, Api.TENSORRT_LLM, Api.LLAMA_SERVER]
 COLD = {"temperature": 0, "num_predict": 64}

@@ -8,13 +8,14 @@ from collections.abc import Callable
 import pytest
 from scoring_replies import reply
 
-from specollama.config import DraftRef, FileRef, Lookup, ModelRef, PairSettings
-from specollama.embedded.models import default_models
-from specollama.embedded.serve import Running
-from specollama.hosts import Endpoint
-from specollama.pairs import Conversation, Pair
-from specollama.types import Api, Route, SamplingOptions
-from specollama.wire import Message
+from specollama.backends.ollama.schema import Message
+from specollama.config.endpoints import Endpoint
+from specollama.config.settings import DraftRef, FileRef, Lookup, ModelRef, PairSettings
+from specollama.pairs.feasibility import Conversation
+from specollama.pairs.pair import Pair
+from specollama.server.embedded.default_models import default_models
+from specollama.server.embedded.serve import Running
+from specollama.spec_decode.types import Api, Route, SamplingOptions
 
 NUMBERS = Conversation(
     [Message(role="user", content="Count from one to ten in words, then once more.")],

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from specollama.backends import sglang, tensorrt_llm, vllm
-from specollama.backends.costs import ModelCosts
-from specollama.backends.engine import Capabilities, Drawn, Draws, Facts, Place, Request
-from specollama.backends.replicas import Replicas
+from specollama.backends.engines import sglang, tensorrt_llm, vllm
+from specollama.backends.engines.base import Capabilities, Drawn, Draws, Facts, Place, Request
+from specollama.backends.engines.replicas import Replicas
+from specollama.backends.llama_cpp.profiling import ModelCosts
 from specollama.errors import BrokenReply, EndpointError, Refused, Unreachable
-from specollama.planner import MOST
-from specollama.scoring.checks import by_row, most_rows, why_not_worth
-from specollama.types import SamplingOptions
+from specollama.pairs.routes.scoring_feasibility import by_row, most_rows, why_not_worth
+from specollama.spec_decode.planner import MOST
+from specollama.spec_decode.types import SamplingOptions
 
 COLD, WARM = SamplingOptions(temperature=0), SamplingOptions(temperature=0.8)
 FLAT = ModelCosts(passes={1: 0.1, 8: 0.12, 16: 0.15}, reading=0.001, plain=0.09)  # seconds: a GPU

@@ -14,15 +14,15 @@ from every_draw import Chance, Uniform, law
 from made_up import END, Bigrams, Clock, Lookahead, Side, Vocabulary, distance, exact, only_made_up, pair, said
 from scoring_replies import settings
 
-from specollama.backends.engine import Capabilities, Drawn, Draws, Facts, Place, Request, Written
-from specollama.backends.lexicon import Lexicon
-from specollama.backends.sampler import Sampler
-from specollama.checks import Completion, ReplyContext
-from specollama.drafting import Drafting
-from specollama.scoring.checks import Prompted
-from specollama.scoring.pair import ScoringPair
-from specollama.scoring.route import ScoringPlan, scored
-from specollama.types import DoneReason, SamplingOptions
+from specollama.backends.engines.base import Capabilities, Drawn, Draws, Facts, Place, Request, Written
+from specollama.backends.engines.token_texts import Lexicon
+from specollama.backends.llama_cpp.sampler import Sampler
+from specollama.pairs.drafters import Drafting
+from specollama.pairs.feasibility import Completion, ReplyContext
+from specollama.pairs.routes.scoring import ScoringPlan, scored
+from specollama.pairs.routes.scoring_feasibility import Prompted
+from specollama.pairs.routes.scoring_models import ScoringPair
+from specollama.spec_decode.types import DoneReason, SamplingOptions
 
 EQUAL = 1e-6
 PROMPT = "."

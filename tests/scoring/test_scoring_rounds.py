@@ -12,13 +12,22 @@ from fake_engines import NAME, FakeVLLM
 from serving import serving, whole
 from toy import END, USER, Toy
 
-from specollama.acceptance import position_seed
-from specollama.backends.engine import Draws
-from specollama.backends.lexicon import Lexicon
-from specollama.backends.scoring import ScoringTarget
-from specollama.backends.vllm import VLLM
+from specollama.backends.engines.base import Draws
+from specollama.backends.engines.target import ScoringTarget
+from specollama.backends.engines.token_texts import Lexicon
+from specollama.backends.engines.vllm import VLLM
 from specollama.errors import Refused
-from specollama.types import Continuation, DoneReason, Draft, Emitted, Origin, SamplingOptions, Token, Verdict
+from specollama.spec_decode.acceptance import position_seed
+from specollama.spec_decode.types import (
+    Continuation,
+    DoneReason,
+    Draft,
+    Emitted,
+    Origin,
+    SamplingOptions,
+    Token,
+    Verdict,
+)
 
 PROMPT = toy.tokens("Once.<|assistant|>")
 THE, CAT = toy.IDS[b" the"], toy.IDS[b" cat"]

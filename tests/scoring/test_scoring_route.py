@@ -16,21 +16,22 @@ from scoring_replies import CHAT, COLD, fakes, reply, settings, told
 from serving import serving, whole
 from toy import STORY, Toy
 
-from specollama.backends.facts import Model
-from specollama.backends.http import OllamaServer
-from specollama.backends.lexicon import Lexicon
-from specollama.config import Lookup, ModelRef
+from specollama.backends.engines.detect import CLIENTS
+from specollama.backends.engines.token_texts import Lexicon
+from specollama.backends.ollama.client import OllamaServer
+from specollama.backends.ollama.model_info import Model
+from specollama.backends.ollama.schema import Message, ShowReply
+from specollama.config.endpoints import Endpoint
+from specollama.config.settings import Lookup, ModelRef
 from specollama.errors import AnotherModel, BrokenReply, ModelMissing, Refused, Unreachable, UnsupportedPair
-from specollama.hosts import Endpoint
-from specollama.pairs import Completion, Conversation, Pair
-from specollama.sampling import effective
-from specollama.scoring.engines import CLIENTS
-from specollama.scoring.pair import ScoringPair
-from specollama.scoring.prompts import prompt_for
-from specollama.scoring.route import ScoringRoute
-from specollama.stats import Done, Text
-from specollama.types import Api, DoneReason, Draft, Route, Rule, SamplingOptions, Token
-from specollama.wire import Message, ShowReply
+from specollama.pairs.feasibility import Completion, Conversation
+from specollama.pairs.pair import Pair
+from specollama.pairs.routes.scoring import ScoringRoute
+from specollama.pairs.routes.scoring_models import ScoringPair
+from specollama.pairs.routes.scoring_prompt import prompt_for
+from specollama.spec_decode.metrics import Done, Text
+from specollama.spec_decode.sampler_support import effective
+from specollama.spec_decode.types import Api, DoneReason, Draft, Route, Rule, SamplingOptions, Token
 
 ENGINES = sorted(FAKES)
 RENDERING = ["llama-server", "vllm"]  # the others count the prompt of a chat, and don't show it

@@ -13,8 +13,8 @@ from scoring_replies import COLD, told
 from serving import Answer, whole
 from toy import STORY, Toy
 
-from specollama.backends.spelling import Separated
-from specollama.pairs import Completion
+from specollama.backends.engines.detokenize import Separated
+from specollama.pairs.feasibility import Completion
 
 RAW = Completion("Once.<|assistant|>", options=COLD, raw=True)
 WORDS = {300: " cat", 301: " ", 302: "|", 303: "~", 304: ":", 305: "cat"}

@@ -16,8 +16,8 @@ from misbehaving import Manners, Misbehaving
 from scripted_ollama import SONG, ScriptedOllama, song
 from serving import Stage, serving
 
-from specollama.embedded.models import default_models
-from specollama.embedded.serve import Running, Settings, serve_models
+from specollama.server.embedded.default_models import default_models
+from specollama.server.embedded.serve import Running, Settings, serve_models
 
 pytest.register_assert_rewrite("hearing")  # so that a text which isn't plain's is shown
 

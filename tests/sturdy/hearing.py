@@ -8,13 +8,14 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from specollama.config import ModelRef, PairSettings
+from specollama.backends.ollama.schema import Message
+from specollama.config.endpoints import Endpoint
+from specollama.config.settings import ModelRef, PairSettings
 from specollama.errors import EndpointError
-from specollama.hosts import Endpoint
-from specollama.pairs import Conversation, Pair
-from specollama.stats import Done, Event, Stats, Status, Text
-from specollama.types import DoneReason, Route
-from specollama.wire import Message
+from specollama.pairs.feasibility import Conversation
+from specollama.pairs.pair import Pair
+from specollama.spec_decode.metrics import Done, Event, Stats, Status, Text
+from specollama.spec_decode.types import DoneReason, Route
 
 ENDLESS = 120  # seconds: only a reply that never ends takes so long
 

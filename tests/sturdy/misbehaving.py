@@ -13,7 +13,7 @@ import httpx
 from scripted_ollama import Call
 from serving import JSON, NDJSON, Answer, Receive, Send, read_body, send_answer, whole
 
-from specollama.backends.facts import parsed_version
+from specollama.backends.ollama.model_info import parsed_version
 
 Body = dict[str, Any]
 Then = Literal["break", "end", "stall"]

@@ -19,7 +19,7 @@ import pytest
 from misbehaving import Busy, Manners, Misbehaving
 from scripted_ollama import SONG, Call, ScriptedOllama
 
-from specollama.embedded.serve import Running
+from specollama.server.embedded.serve import Running
 
 Server = Callable[..., Misbehaving]
 SONG_TEXT = "".join(piece.text for piece in SONG)

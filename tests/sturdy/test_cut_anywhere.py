@@ -13,8 +13,8 @@ from scripted_ollama import Call, Piece, ScriptedModel, ScriptedOllama
 from serving import JSON, NDJSON, Answer
 
 from specollama.errors import BrokenReply, Unreachable
-from specollama.pairs import Pair
-from specollama.types import Route
+from specollama.pairs.pair import Pair
+from specollama.spec_decode.types import Route
 
 ROW = 260  # bytes of a row's answer, headers and all
 TEXT = "So 東 it is."

@@ -32,7 +32,7 @@ from misbehaving import (
 from scripted_ollama import Call, ScriptedOllama
 from serving import Answer
 
-from specollama.types import Route
+from specollama.spec_decode.types import Route
 
 ASKED = question("Name the planets of the solar system, with a word on each.", num_predict=24, repeat_penalty=1)
 

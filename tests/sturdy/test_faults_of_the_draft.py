@@ -26,8 +26,8 @@ from scripted_ollama import Call, Piece, ScriptedModel, ScriptedOllama, song
 from serving import Answer, whole
 
 from specollama.errors import ModelMissing
-from specollama.pairs import Pair
-from specollama.types import Route
+from specollama.pairs.pair import Pair
+from specollama.spec_decode.types import Route
 
 Server = Callable[..., Misbehaving]
 

@@ -31,7 +31,7 @@ from scripted_ollama import Call, ScriptedModel, ScriptedOllama
 from serving import Answer, whole
 
 from specollama.errors import BrokenReply, EndpointError, Refused, Unreachable
-from specollama.types import DoneReason, Route
+from specollama.spec_decode.types import DoneReason, Route
 
 Server = Callable[..., Misbehaving]
 

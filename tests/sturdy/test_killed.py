@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from hearing import hear, question, settings
 
-from specollama.embedded.serve import Running
-from specollama.types import Route
+from specollama.server.embedded.serve import Running
+from specollama.spec_decode.types import Route
 
 STORY = "Write a long story about a lighthouse keeper."
 LENGTH = 60  # tokens, at none of which the target is in two minds

@@ -11,11 +11,11 @@ import pytest
 from hearing import hear, heard, question, settings
 from scripted_ollama import ScriptedModel, ScriptedOllama, pieces
 
-from specollama.config import FileRef, Lookup, PairSettings
+from specollama.config.settings import FileRef, Lookup, PairSettings
 from specollama.errors import UnsupportedPair
-from specollama.pairs import Pair
-from specollama.survey import survey
-from specollama.types import Route, Rule
+from specollama.pairs.pair import Pair
+from specollama.spec_decode.types import Route, Rule
+from specollama.tools.doctor.pair_status import survey
 
 TWICE = "Here it is: one two three four five six seven eight. Once more it is: one two three four five six seven eight."
 COUNTED = "Repeat: one two three four five one two three four five one two three four five"  # no near-ties

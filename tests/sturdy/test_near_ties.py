@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from specollama.bench import Comparison, Reply
-from specollama.stats import Stats, Text
-from specollama.types import Origin, Token
+from specollama.spec_decode.metrics import Stats, Text
+from specollama.spec_decode.types import Origin, Token
+from specollama.tools.bench import Comparison, Reply
 
 
 def reply(*pieces: Text) -> Reply:

@@ -17,16 +17,16 @@ from hearing import question, settings
 from misbehaving import Changed, Misbehaving
 from scripted_ollama import Call, ScriptedOllama
 
-from specollama.backends.facts import Model, first_difference
-from specollama.backends.http import OllamaServer
-from specollama.backends.probe import ROWS, Probe, cache_file, keep, recall, slots_seen
-from specollama.backends.requests import Requests
+from specollama.backends.ollama.client import OllamaServer
+from specollama.backends.ollama.model_info import Model, first_difference
+from specollama.backends.ollama.request_bodies import Requests
+from specollama.backends.ollama.schema import GenerateReply, ShowReply
+from specollama.backends.ollama.slot_probe import ROWS, Probe, cache_file, keep, recall, slots_seen
 from specollama.backends.timings import DOUBTED_FOR
-from specollama.checks import why_not_lanes
-from specollama.pairs import Pair
-from specollama.survey import PairFinding, survey
-from specollama.types import Route, SamplingOptions
-from specollama.wire import GenerateReply, ShowReply
+from specollama.pairs.feasibility import why_not_lanes
+from specollama.pairs.pair import Pair
+from specollama.spec_decode.types import Route, SamplingOptions
+from specollama.tools.doctor.pair_status import PairFinding, survey
 
 Server = Callable[..., Misbehaving]
 NOWHERE = "http://127.0.0.1:9"
@@ -106,7 +106,7 @@ async def test_a_model_that_was_made_anew_is_known_anew_after_a_while(
     scripted: ScriptedOllama, scripted_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("specollama.pairs.monotonic", lambda: now[0])
+    monkeypatch.setattr("specollama.pairs.pair.monotonic", lambda: now[0])
     async with Pair(settings(scripted_url), {}) as pair:
         assert (await pair.sampling(question())).top_k == 40
         anew = replace(scripted.models["target"], digest="ab" * 32, show={"parameters": "top_k 3"})
@@ -207,7 +207,7 @@ async def test_a_failed_measurement_is_kept_for_minutes_and_says_how_long(
     keep("it took too long", file)
     assert recall(file) == "it took too long; tried again in 10 minutes"
     later = time() + DOUBTED_FOR + 1
-    monkeypatch.setattr("specollama.backends.probe.time", lambda: later)
+    monkeypatch.setattr("specollama.backends.ollama.slot_probe.time", lambda: later)
     assert recall(file) is None
 
 
@@ -223,7 +223,7 @@ async def test_a_doubtful_measurement_is_kept_for_minutes_and_a_sound_one_for_a_
     assert said is not None
     assert said.endswith("cost 4.5 target steps (timed in a busy moment, measured anew in 10 minutes)")
     later = time() + DOUBTED_FOR + 1
-    monkeypatch.setattr("specollama.backends.probe.time", lambda: later)
+    monkeypatch.setattr("specollama.backends.ollama.slot_probe.time", lambda: later)
     assert (recall(doubtful), recall(sound)) == (None, PROBE)
 
 
@@ -263,7 +263,7 @@ def test_C24_lanes_only_where_what_was_measured_says_that_they_pay(
 
 
 def run(config: str, tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    file = tmp_path / "specollama.toml"
+    file = tmp_path / "specollama.pairs.toml"
     file.write_text(config)
     command = [sys.executable, "-m", "specollama", "pairs", "--config", str(file), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

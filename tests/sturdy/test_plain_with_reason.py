@@ -15,12 +15,12 @@ from misbehaving import Body, Changed, Manners, Misbehaving
 from scripted_ollama import Call, Piece, ScriptedModel, ScriptedOllama
 from serving import whole
 
-from specollama.config import PairSettings
-from specollama.embedded.serve import Running
+from specollama.backends.ollama.schema import Message
+from specollama.config.settings import PairSettings
 from specollama.errors import Refused, UnsupportedPair
-from specollama.pairs import Conversation
-from specollama.types import DoneReason, Route, Rule
-from specollama.wire import Message
+from specollama.pairs.feasibility import Conversation
+from specollama.server.embedded.serve import Running
+from specollama.spec_decode.types import DoneReason, Route, Rule
 
 Server = Callable[..., Misbehaving]
 RED_PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"

@@ -10,11 +10,11 @@ import pytest
 from hearing import Heard, hear, settings
 from thinking_models import OPENED, SWITCHED, WRITTEN, written
 
-from specollama.embedded.models import default_models
-from specollama.embedded.serve import Running, Settings, serve_models
-from specollama.pairs import Conversation
-from specollama.types import Route
-from specollama.wire import Message
+from specollama.backends.ollama.schema import Message
+from specollama.pairs.feasibility import Conversation
+from specollama.server.embedded.default_models import default_models
+from specollama.server.embedded.serve import Running, Settings, serve_models
+from specollama.spec_decode.types import Route
 
 
 @pytest.fixture(scope="module")

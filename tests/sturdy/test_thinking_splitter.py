@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from specollama.thinking import ThinkingSplitter
+from specollama.pairs.thinking import ThinkingSplitter
 
 
 def split(pieces: Iterable[str], *, inside: bool = False) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import gguf
 
-from specollama.embedded.models import packaged_model
+from specollama.server.embedded.default_models import packaged_model
 
 _TEMPLATE = "tokenizer.chat_template"
 _ANSWERS = "{{ '<|im_start|>assistant\n' }}"

@@ -1,0 +1,90 @@
+"""Several drafters for one reply: in each round the one drafts from which most is to be expected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Protocol
+
+from specollama.backends.prompt_lookup import LookupDrafter
+from specollama.spec_decode.interfaces import Drafter
+from specollama.spec_decode.planner import Planner
+from specollama.spec_decode.types import Draft, Verdict
+
+_A_REQUEST = 8  # tokens: once asked for, they are drafted whatever their worth
+
+
+class DraftModel(Protocol):
+    """A drafter that has a model, and so has to read what was written before it can draft."""
+
+    name: str
+
+    def unread(self, text: str) -> int:
+        """Tokens of the text that it would have to read."""
+        ...
+
+    async def propose(self, text: str, count: int) -> Draft: ...
+
+    def learn(self, verdict: Verdict) -> None: ...
+
+
+class ServedDrafter:
+    """A draft model that a server runs: a few tokens a request, and nothing to read as far as is known here."""
+
+    def __init__(self, name: str, drafter: Drafter) -> None:
+        self.name = name
+        self.drafter = drafter
+
+    def unread(self, text: str) -> int:
+        return 0
+
+    async def propose(self, text: str, count: int) -> Draft:
+        began = perf_counter()
+        draft = await self.drafter.propose(text, min(count, _A_REQUEST))
+        step = (perf_counter() - began) / max(1, len(draft.tokens))
+        return replace(draft, source=self.name, steps=(step,) * len(draft.tokens))
+
+    def learn(self, verdict: Verdict) -> None:
+        self.drafter.learn(verdict)
+
+
+class LookupFirst:
+    """What prompt lookup proposes, and where it has nothing a draft of the model, if there is one."""
+
+    def __init__(self, lookup: Drafter, model: Drafter | None) -> None:
+        self._lookup = lookup
+        self._model = model
+
+    async def propose(self, text: str, count: int) -> Draft:
+        found = await self._lookup.propose(text, count)
+        return found if found.tokens or self._model is None else await self._model.propose(text, count)
+
+    def learn(self, verdict: Verdict) -> None:
+        self._lookup.learn(verdict)
+        if self._model is not None:
+            self._model.learn(verdict)
+
+
+class Sources:
+    """Prompt lookup, if there is one, where what it finds is worth more than a draft of the best model."""
+
+    def __init__(self, lookup: LookupDrafter | None, models: Sequence[DraftModel], planner: Planner) -> None:
+        self._lookup = lookup
+        self._models = {model.name: model for model in models}
+        self._planner = planner
+        self._found = Draft()  # by lookup, and not taken
+
+    async def propose(self, text: str, count: int) -> Draft:
+        found = await self._lookup.propose(text, count) if self._lookup else Draft()
+        hoped = self._planner.gain(found) if found.tokens else 0.0
+        unread = {name: model.unread(text) for name, model in self._models.items()}
+        chosen = self._planner.choose(unread, instead=hoped)
+        self._found = found if chosen else Draft()
+        return await self._models[chosen].propose(text, count) if chosen else found
+
+    def learn(self, verdict: Verdict) -> None:
+        if self._found.tokens:
+            self._planner.watch(self._found, verdict)
+        for model in self._models.values():
+            model.learn(verdict)

@@ -1,0 +1,1 @@
+"""Engines that score prompts over HTTP: vLLM, SGLang, TensorRT-LLM, llama.cpp's server."""

@@ -1,0 +1,110 @@
+"""What the engines have in common by way of OpenAI's API: the list of models, and a chat as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from pydantic import BaseModel
+
+from specollama.backends.engines.base import Draws, Written, seeded
+from specollama.backends.engines.client import Connection
+from specollama.errors import ModelMissing
+from specollama.spec_decode.types import DoneReason
+
+
+class ListedModel(BaseModel):
+    """An entry of /v1/models. `owned_by` is the engine's own name."""
+
+    id: str
+    owned_by: str = ""
+    max_model_len: int | None = None
+
+
+class _Models(BaseModel):
+    data: list[ListedModel]
+
+
+class _Delta(BaseModel):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None  # the same, by vLLM's newer name
+
+
+class _Choice(BaseModel):
+    delta: _Delta = _Delta()
+    finish_reason: str | None = None
+
+
+class _Usage(BaseModel):
+    prompt_tokens: int
+
+
+class _Counted(BaseModel):
+    usage: _Usage
+
+
+class _Chunk(BaseModel):
+    choices: list[_Choice] = []
+    error: Any = None
+
+
+async def models_of(server: Connection) -> dict[str, ListedModel]:
+    """The models that a server lists, by name."""
+    return {model.id: model for model in (await server.get("/v1/models", _Models)).data}
+
+
+async def model_of(server: Connection, name: str) -> ListedModel:
+    """The model of that name. Raises ModelMissing with the names that are there."""
+    listed = await models_of(server)
+    if name not in listed:
+        there = f"there: {', '.join(listed)}" if listed else "it has no models"
+        raise ModelMissing(f"{server.url} has no model {name!r} ({there})", url=server.url)
+    return listed[name]
+
+
+async def chat_stream(
+    server: Connection,
+    model: str,
+    messages: Sequence[Mapping[str, Any]],
+    limit: int | None,
+    sampling: Mapping[str, Any],
+    draws: Draws,
+) -> AsyncGenerator[Written, None]:
+    """POST /v1/chat/completions, piece by piece. `sampling`: by the engine's own names."""
+    seed = draws.seed_at(0)
+    body = {
+        "model": model,
+        "messages": [dict(message) for message in messages],
+        "stream": True,
+        **({} if limit is None else {"max_tokens": limit}),
+        **sampling,
+        **seeded(seed),
+    }
+    missing = ""
+    async with aclosing(server.events("/v1/chat/completions", body)) as events:
+        async for event, _ in events:
+            chunk = server.validated(event, _Chunk)
+            if chunk.error is not None:
+                raise server.refused(chunk.error, 200)
+            for choice in chunk.choices[:1]:
+                if choice.delta.content:
+                    yield Written(choice.delta.content)
+                if choice.delta.reasoning_content or choice.delta.reasoning:
+                    missing = f"{server.kind.name} takes the thinking out of its replies: it isn't shown"
+                if choice.finish_reason:
+                    yield Written("", end=finished(choice.finish_reason), missing=missing)
+                    return
+    raise server.broken("the reply ended before its last event (no finish_reason)")
+
+
+async def chat_tokens(server: Connection, model: str, messages: Sequence[Mapping[str, Any]]) -> int:
+    """The tokens of the prompt that the engine makes of a chat: what it counts, since it doesn't show it."""
+    body = {"model": model, "messages": [dict(message) for message in messages], "max_tokens": 1, "temperature": 0}
+    return (await server.post("/v1/chat/completions", body, _Counted)).usage.prompt_tokens
+
+
+def finished(reason: str) -> DoneReason:
+    """OpenAI's word for why a reply ended, in Ollama's."""
+    return DoneReason.LENGTH if reason == "length" else DoneReason.STOP

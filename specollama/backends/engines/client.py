@@ -1,0 +1,163 @@
+"""One engine's server over HTTP: JSON bodies in, validated answers out, every failure one of errors.py."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from specollama.backends.ollama.client import CONNECT_TIMEOUT, IDLE_TIMEOUT, certificates, outside, translated
+from specollama.errors import BrokenReply, Refused
+
+_Answer = TypeVar("_Answer", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What runs at the other end, for messages: its name, and how the user starts it."""
+
+    name: str
+    start: str = ""
+
+    @property
+    def advice(self) -> str:
+        return f"is {self.name} running there?{f' (`{self.start}`)' if self.start else ''}"
+
+
+class Connection:
+    """Requests to one server, as an async context manager.
+
+    `model`: what it is asked for, where it is asked for one. `token`: sent as a bearer token, which these engines call
+    their API key. Raises EndpointError from every call: Unreachable, Refused or BrokenReply.
+    """
+
+    kind = Kind("the engine")
+    kept_open = 32  # connections, while nothing is asked
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str = "",
+        token: str | None = None,
+        source: str = "",
+        connect_timeout: float = CONNECT_TIMEOUT,
+        idle_timeout: float = IDLE_TIMEOUT,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.model = model
+        self.source = source
+        self._http = httpx.AsyncClient(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {token}"} if token else None,
+            timeout=httpx.Timeout(idle_timeout, connect=connect_timeout),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=self.kept_open, keepalive_expiry=30),
+            verify=certificates(),
+            trust_env=outside(self.url),
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def get(self, path: str, model: type[_Answer]) -> _Answer:
+        with self._translated():
+            response = await self._http.get(path)
+        self._check(response)
+        return self.validated(response.content, model)
+
+    async def post(self, path: str, body: dict[str, Any], model: type[_Answer]) -> _Answer:
+        return self.validated(await self._posted(path, body), model)
+
+    async def post_for_list(self, path: str, body: dict[str, Any], model: type[_Answer]) -> list[_Answer]:
+        """What answers with an array; a lone object stands for an array of one."""
+        content = await self._posted(path, body)
+        if not content.lstrip().startswith(b"["):
+            return [self.validated(content, model)]
+        try:
+            return TypeAdapter(list[model]).validate_json(content)  # type: ignore[valid-type]
+        except ValidationError as error:
+            raise self.unlike(content) from error
+
+    async def events(self, path: str, body: dict[str, Any]) -> AsyncGenerator[tuple[bytes, int], None]:
+        """The data of the server-sent events of an answer, and the number of the read that completed each, from 1."""
+        with self._translated():
+            async with self._http.stream("POST", path, json=body) as response:
+                if response.is_error:
+                    await response.aread()
+                self._check(response)
+                async for event in _events(response.aiter_bytes()):
+                    yield event
+
+    def validated(self, body: bytes, model: type[_Answer]) -> _Answer:
+        try:
+            return model.model_validate_json(body)
+        except ValidationError as error:
+            raise self.unlike(body) from error
+
+    def unlike(self, body: bytes) -> BrokenReply:
+        """What isn't an answer of this engine."""
+        start = body[:60].decode("utf-8", "replace")
+        return self.broken(f"the answer isn't what {self.kind.name} sends: {start!r}")
+
+    def broken(self, what: str) -> BrokenReply:
+        return BrokenReply(f"{self.url}: {what}", url=self.url)
+
+    def refused(self, error: Any, status: int) -> Refused:
+        """An error that the engine told in its own words."""
+        return Refused(f"{self.url}: {_said(error)}", url=self.url, status=status)
+
+    async def _posted(self, path: str, body: dict[str, Any]) -> bytes:
+        with self._translated():
+            response = await self._http.post(path, json=body)
+        self._check(response)
+        return response.content
+
+    def _check(self, response: httpx.Response) -> None:
+        if not response.is_error:
+            return
+        try:
+            said = _said(_complaint(response.json()))
+        except ValueError:
+            said = f"HTTP {response.status_code} {response.reason_phrase}".strip()
+        if response.status_code in (401, 403):
+            said += " (a token is sent when the endpoint has token_env)"
+        raise Refused(f"{self.url}: {said}", url=self.url, status=response.status_code)
+
+    def _translated(self) -> AbstractContextManager[None]:
+        return translated(self.url, self.source, self.kind.advice)
+
+
+async def _events(reads: AsyncIterator[bytes]) -> AsyncIterator[tuple[bytes, int]]:
+    rest, number = b"", 0
+    async for read in reads:
+        number += 1
+        *lines, rest = (rest + read).split(b"\n")
+        for line in lines:
+            # a fault in mid-reply comes as "error: {...}" from older llama-servers, as data from all others
+            name, _, data = line.strip().partition(b": ")
+            if name == b"error":
+                yield b'{"error": ' + data + b"}", number
+            elif name == b"data" and data != b"[DONE]":
+                yield data, number
+
+
+def _complaint(answer: Any) -> Any:
+    """Where an error's answer says what is wrong: OpenAI's `error`, FastAPI's `detail`, or the object itself."""
+    if not isinstance(answer, dict):
+        return answer
+    return answer.get("error") or answer.get("detail") or answer.get("message")
+
+
+def _said(error: Any) -> str:
+    said = error.get("message") if isinstance(error, dict) else error
+    return " ".join(str(said or "it failed and gave no reason").split())

@@ -1,0 +1,53 @@
+"""The engines that can score a target's tokens, and which one answers at an endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+
+from specollama.backends.engines.base import Engine
+from specollama.backends.engines.chat_completions import models_of
+from specollama.backends.engines.client import Connection, Kind
+from specollama.backends.engines.llama_server import LlamaServer
+from specollama.backends.engines.replicas import Replicas
+from specollama.backends.engines.sglang import SGLang
+from specollama.backends.engines.tensorrt_llm import TensorRTLLM
+from specollama.backends.engines.vllm import VLLM
+from specollama.config.endpoints import Endpoint
+from specollama.config.settings import ModelRef
+from specollama.errors import EndpointError
+from specollama.spec_decode.types import Api
+
+Client = type[VLLM] | type[SGLang] | type[TensorRTLLM] | type[LlamaServer]
+
+CLIENTS: dict[Api, Client] = {
+    Api.VLLM: VLLM,
+    Api.SGLANG: SGLang,
+    Api.TENSORRT_LLM: TensorRTLLM,
+    Api.LLAMA_SERVER: LlamaServer,
+}
+_OWNERS = {"vllm": Api.VLLM, "sglang": Api.SGLANG, "tensorrt_llm": Api.TENSORRT_LLM, "llamacpp": Api.LLAMA_SERVER}
+
+
+class _Unknown(Connection):
+    kind = Kind("an engine")
+
+
+async def detect(endpoint: Endpoint, environ: Mapping[str, str]) -> Api | None:
+    """Which engine answers there, by whom it says that its models are owned; None where that is none of these."""
+    async with _Unknown(endpoint.url, **endpoint.reaching(environ)) as server:
+        try:
+            listed = await models_of(server)
+        except EndpointError:
+            return None
+    owners = (_OWNERS.get(model.owned_by) for model in listed.values())
+    return next((api for api in owners if api), None)
+
+
+async def open_engine(target: ModelRef, api: Api, environ: Mapping[str, str], stack: AsyncExitStack) -> Engine:
+    """The engine at the target's endpoints; `stack` closes it. Nothing is asked yet."""
+    client = CLIENTS[api]
+    engines = [client(at.url, model=target.model, **at.reaching(environ)) for at in target.endpoints]
+    for engine in engines:
+        await stack.enter_async_context(engine)
+    return engines[0] if len(engines) == 1 else Replicas(engines)

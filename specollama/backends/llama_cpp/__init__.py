@@ -1,0 +1,1 @@
+"""Models opened in process by llama.cpp: target, drafter, tokenizer, timings."""

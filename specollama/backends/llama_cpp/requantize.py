@@ -1,0 +1,85 @@
+"""A draft model's weights in the type that a processor is quickest with: a copy, made once, kept in the cache.
+
+What a draft model writes is judged by the target, so that its weights may be rounded anew without the reply changing.
+llama.cpp repacks 4-bit blocks for the processor's widest instructions; other types are several times as slow a byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import time
+from typing import Any
+
+import platformdirs
+
+from specollama.backends.llama_cpp.model import LlamaModel, LoadOptions
+from specollama.backends.llama_cpp.tokenizer import import_llama, offloads_to_gpu, silence
+from specollama.backends.timings import DOUBTED_FOR, believed_until
+from specollama.errors import RunError
+
+QUICKER = 0.9  # of the step as it was, that a copy must stay below to be worth having
+INCREDIBLE = 10.0  # times as fast: 4 bits in place of 32 are an eighth of the bytes
+LARGEST = 2 * 2**30  # bytes of a file that is copied unasked: some ten seconds of work
+
+
+def place(path: Path) -> Path:
+    """Where the copy of a model is kept."""
+    file = path.stat()
+    said = (str(path.resolve()), file.st_size, file.st_mtime_ns)
+    name = hashlib.sha256(repr(said).encode()).hexdigest()[:32]
+    return platformdirs.user_cache_path("specollama") / "drafts" / f"{name}-q4_0.gguf"
+
+
+def may_help(model: LlamaModel, options: LoadOptions) -> bool:
+    """Whether a copy could be quicker: run by the processor, of another type than the copy's, and of bearable size."""
+    on_gpu = options.gpu_layers != 0 and offloads_to_gpu()
+    quick = model.metadata("general.file_type") == str(import_llama().LLAMA_FTYPE_MOSTLY_Q4_0)
+    return not on_gpu and not quick and model.path.stat().st_size <= LARGEST
+
+
+def quicker(step: float, copied: float) -> bool:
+    """Whether a copy is worth having, by seconds of a step as the file is and as its copy."""
+    return copied < QUICKER * step
+
+
+def weighed_until(steps: Sequence[float], copied: Sequence[float], now: Callable[[], float] = time) -> float | None:
+    """When the two are to be weighed anew (seconds since 1970), by the looks at their steps; None: it is sound.
+
+    A factor that no copy can have comes from a bad moment, too.
+    """
+    if min(steps) > INCREDIBLE * min(copied):
+        return now() + DOUBTED_FOR
+    return believed_until(steps, copied, now=now)
+
+
+def make(path: Path, copy: Path) -> None:
+    """Write the copy, whole or not at all. Raises RunError with the reason when that fails."""
+    llama = import_llama()
+    silence(llama)
+    try:
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if shutil.disk_usage(copy.parent).free < 2 * path.stat().st_size:
+            raise RunError(f"too little room in {copy.parent}")
+        handle, scratch = tempfile.mkstemp(dir=copy.parent, suffix=".tmp")
+        os.close(handle)
+        try:
+            if llama.llama_model_quantize(os.fsencode(path), os.fsencode(scratch), _parameters(llama)):
+                raise RunError(f"llama.cpp can't write {path.name} in other types")
+            Path(scratch).replace(copy)
+        finally:
+            Path(scratch).unlink(missing_ok=True)
+    except OSError as error:
+        raise RunError(f"{copy.parent}: {error.strerror or error}") from None
+
+
+def _parameters(llama: Any) -> Any:
+    parameters = llama.llama_model_quantize_default_params()
+    parameters.ftype = llama.LLAMA_FTYPE_MOSTLY_Q4_0
+    parameters.allow_requantize = True
+    parameters.pure = True  # the large output layer, too: it is a third of a small model's work
+    return parameters

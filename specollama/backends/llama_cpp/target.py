@@ -1,0 +1,304 @@
+"""Models opened in process as target and as drafter: a round is one pass, with the logits of all its places."""
+
+from __future__ import annotations
+
+import codecs
+import secrets
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from time import perf_counter
+from typing import Protocol
+
+import numpy as np
+
+from specollama.backends.llama_cpp import model_thread
+from specollama.backends.llama_cpp.model import Cancelled, LlamaModel, Logits
+from specollama.backends.llama_cpp.sampler import Sampler, confidence, log_probability
+from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.spec_decode.acceptance import visible
+from specollama.spec_decode.types import (
+    Continuation,
+    Distribution,
+    DoneReason,
+    Draft,
+    Row,
+    Rule,
+    Scored,
+    Token,
+    Verdict,
+)
+
+_SINKS = 4  # tokens
+_LARGEST_SUPPORT = 256  # tokens of a distribution that is worth writing out; beyond it the rule is match
+
+
+@dataclass(slots=True)
+class Written:
+    """The tokens of a reply, its prompt included, in the target's vocabulary. The target adds to it."""
+
+    tokens: list[int]
+    prompt: int = field(init=False)  # tokens of the prompt
+
+    def __post_init__(self) -> None:
+        self.prompt = len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTarget:
+    """Route `local`: all places of a draft in one pass.
+
+    Each token is a function of the text before it and the sampler's seed, whatever was drafted. `shown`: how many of
+    the most probable tokens a row tells.
+    """
+
+    model: LlamaModel
+    vocabulary: LlamaVocabulary
+    path: Written
+    sampler: Sampler
+    rule: Rule
+    shown: int = 2
+
+    async def score(self, draft: Draft) -> Scored:
+        return await model_thread.do(partial(self._score, draft))
+
+    async def commit(self, verdict: Verdict, limit: int | None) -> Continuation:
+        self.path.tokens.extend(self._id(emitted.token) for emitted in verdict.emitted)
+        if verdict.hidden:
+            return await model_thread.do(partial(self._write, limit))
+        return self._written("", 0, None)
+
+    async def stream(self, limit: int | None) -> AsyncGenerator[Token | Continuation, None]:
+        hidden = 0  # tokens of characters that took several, but for one of each
+        while limit is None or limit > 0:
+            written = await model_thread.do(partial(self._write, limit))
+            for token in written.tokens:
+                yield token
+            hidden += written.sampled - len(written.tokens)
+            if written.end:
+                yield Continuation(sampled=hidden, end=written.end, why=written.why)
+                return
+            limit = None if limit is None else limit - written.sampled
+        yield Continuation(sampled=hidden, end=DoneReason.LENGTH)
+
+    @property
+    def _full(self) -> bool:
+        return len(self.path.tokens) >= self.model.context_length
+
+    def _score(self, draft: Draft, stopped: Callable[[], bool]) -> Scored:
+        tokens = self.path.tokens
+        room = self.model.context_length - len(tokens)
+        drafted = self._aligned(draft)[: max(0, room)]
+        read = len(tokens) - 1 - min(self.model.known(tokens), len(tokens) - 1)
+        with suppress(Cancelled):
+            logits = self.model.rows([*tokens, *(token for token, _ in drafted)], len(drafted) + 1, stopped)
+            return Scored(self._rows(drafted, logits), asked=len(drafted) + 1, read=read)
+        return Scored({})  # nobody waits for it any more
+
+    def _rows(self, drafted: list[tuple[int, str]], logits: Sequence[Logits]) -> dict[int, Row]:
+        """The rows as far as they follow what the target agrees with; all of them under REJECTION."""
+        rows, offset, before = dict[int, Row](), 0, list(self.path.tokens)
+        for row, (token, text) in zip(logits, [*drafted, (-1, "")], strict=True):
+            chosen = self.sampler.draw(row, before, len(before) - self.path.prompt)
+            rows[offset] = self._row(chosen, row, before)
+            # Two tokens may print the same: rows beyond would follow the one that wasn't drawn.
+            parted = chosen != token and self.vocabulary.shown(chosen) == text
+            if parted or (chosen != token and self.rule is not Rule.REJECTION):
+                break
+            before.append(token)
+            offset += len(text)
+        return rows
+
+    def _row(self, chosen: int, logits: Logits, before: Sequence[int]) -> Row:
+        if self.vocabulary.ends(chosen):
+            return Row(None, end=True)
+        text = self.vocabulary.whole(chosen)
+        if not text:
+            return Row(None, p=self._distribution(logits, before))
+        best = most_probable(logits, self.shown)
+        found = log_probability(logits, [chosen, *best])
+        top = tuple(
+            Token(self.vocabulary.shown(token), logprob, token) for token, logprob in zip(best, found[1:], strict=True)
+        )
+        return Row(Token(text, found[0], chosen), top=top, p=self._distribution(logits, before))
+
+    def _distribution(self, logits: Logits, before: Sequence[int]) -> Distribution | None:
+        return _distribution(self.sampler, self.vocabulary, logits, before) if self.rule is Rule.REJECTION else None
+
+    def _write(self, limit: int | None, stopped: Callable[[], bool]) -> Continuation:
+        """The target's next character, however many tokens it takes."""
+        decoder, text, sampled = codecs.getincrementaldecoder("utf-8")("replace"), "", 0
+        tokens = self.path.tokens
+        while not self._full and (limit is None or sampled < limit) and not stopped():
+            row = self.model.rows(tokens, 1, stopped)[0]
+            chosen = self.sampler.draw(row, tokens, len(tokens) - self.path.prompt)
+            if self.vocabulary.ends(chosen):
+                return self._written(text + decoder.decode(b"", True), sampled, DoneReason.STOP)
+            tokens.append(chosen)
+            sampled += 1
+            text += decoder.decode(self.vocabulary.piece(chosen))
+            if text and not decoder.getstate()[0]:
+                return self._written(text, sampled, None)
+        return self._written(text, sampled, DoneReason.LENGTH)  # without the beginning of a character, as servers do
+
+    def _written(self, text: str, sampled: int, end: DoneReason | None) -> Continuation:
+        tokens = (Token(text),) if text else ()
+        if self._full and end is not DoneReason.STOP:
+            return Continuation(tokens, sampled, end=DoneReason.LENGTH, why=self._why_full)
+        return Continuation(tokens, sampled, end=end)
+
+    @property
+    def _why_full(self) -> str:
+        """A server would go on without the beginning of the text; nothing is dropped here."""
+        return f"the context of {self.model.context_length} tokens is full: give a larger num_ctx"
+
+    def _aligned(self, draft: Draft) -> list[tuple[int, str]]:
+        """The draft in the target's tokens, with their texts; up to the first that has none of its own.
+
+        And as far as they spell the draft.
+        """
+        if self.rule is Rule.REJECTION:
+            return self._aligned_singly(draft)
+        ids = [token.id for token in draft.tokens if token.id is not None]
+        if len(ids) < len(draft.tokens):  # by text, or of a draft model with another tokenizer
+            ids = self.vocabulary.within(draft.text)
+        aligned, rest = list[tuple[int, str]](), draft.text
+        for token, text in zip(ids, map(self.vocabulary.whole, ids), strict=True):
+            if not (text and rest.startswith(text)):
+                break
+            aligned.append((token, text))
+            rest = rest.removeprefix(text)
+        return aligned
+
+    def _aligned_singly(self, draft: Draft) -> list[tuple[int, str]]:
+        """Each drafted token as the target's token of the same text, up to the first that the target doesn't have.
+
+        REJECTION judges the drafted tokens themselves. Whether it tests a place must not depend on later drafted
+        tokens, and the tokens of the whole draft's text do: "a" and "b" may become one token "ab".
+        """
+        aligned = list[tuple[int, str]]()
+        for drafted in draft.tokens:
+            token = self.vocabulary.ids.get(drafted.text) if drafted.id is None else drafted.id
+            if token is None or self.vocabulary.whole(token) != drafted.text:
+                break
+            aligned.append((token, drafted.text))
+        return aligned
+
+    def _id(self, token: Token) -> int:
+        return token.id if token.id is not None else self.vocabulary.ids[token.text]
+
+
+class Pace(Protocol):
+    """Says after each drafted token whether to go on, and how much of a long text to read before the first."""
+
+    def another(self, draft: Draft) -> bool: ...
+
+    def window(self, name: str) -> int: ...
+
+
+@dataclass(slots=True)
+class LocalDrafter:
+    """A draft model in process. It draws as the target would, with the target's noise: see `sampler`.
+
+    Under REJECTION each proposal has noise of its own: a place that is drafted again after a rejection must not be
+    drawn with the noise from which the planner has learnt whether to draft there.
+
+    `tokens` gives the tokens of the text so far, in the model's own vocabulary: the target's path where the two are
+    the same (`same`). `name` is what the pace knows it by. Of a text of which more than the pace's window is to be
+    read the model gets the end alone, after its first tokens (without which attention falters: Xiao et al. 2024).
+    """
+
+    model: LlamaModel
+    vocabulary: LlamaVocabulary
+    tokens: Callable[[str], list[int]]
+    sampler: Sampler
+    pace: Pace
+    name: str
+    rule: Rule
+    prompt: int  # tokens
+    same: bool = True
+    _from: int | None = None  # the first token after the sinks that the model gets
+
+    def unread(self, text: str) -> int:
+        """Tokens of the text that the model would have to read before it can draft."""
+        tokens = self._seen(self.tokens(text))
+        return len(tokens) - self.model.known(tokens)
+
+    def _seen(self, tokens: list[int]) -> list[int]:
+        """What of the text the model gets; decided at its first draft, until then as if that were now."""
+        begin = self._begin(tokens) if self._from is None else self._from
+        return tokens[:_SINKS] + tokens[begin:] if begin > _SINKS else list(tokens)
+
+    def _begin(self, tokens: list[int]) -> int:
+        window = self.pace.window(self.name)
+        unread = len(tokens) - self.model.known(tokens)
+        return len(tokens) - window if unread > window + _SINKS else 0
+
+    async def propose(self, text: str, count: int) -> Draft:
+        return await model_thread.do(partial(self._propose, text, count))
+
+    def learn(self, verdict: Verdict) -> None:
+        """What it has read beyond the text it takes back the next time."""
+
+    def _propose(self, text: str, count: int, stopped: Callable[[], bool]) -> Draft:
+        if self._from is None:
+            self._from = self._begin(self.tokens(text))
+        tokens = self._seen(self.tokens(text))
+        position = len(self.tokens(text)) - self.prompt - len(tokens)  # of the first of the tokens, in the reply
+        sampler = self._fresh_sampler() if self.rule is Rule.REJECTION else self.sampler
+        draft = Draft(source=self.name, read=len(tokens) - self.model.known(tokens))
+        while len(tokens) < self.model.context_length and not stopped():
+            began = perf_counter()
+            try:
+                row = self.model.rows(tokens, 1, stopped)[0]
+            except Cancelled:
+                break
+            chosen, sure, q = self._drawn(sampler, row, tokens, position + len(tokens))
+            draft = replace(draft, steps=(*draft.steps, perf_counter() - began))
+            if not (text := self.vocabulary.whole(chosen)) or self.vocabulary.ends(chosen):
+                break
+            token = Token(text, None, chosen if self.same else None)
+            draft = replace(draft, tokens=(*draft.tokens, token), q=(*draft.q, q), confidence=(*draft.confidence, sure))
+            tokens.append(chosen)
+            if len(draft.tokens) >= count or not self.pace.another(draft):
+                break
+        return draft
+
+    def _fresh_sampler(self) -> Sampler:
+        return replace(self.sampler, seed=secrets.randbits(62))
+
+    def _drawn(
+        self, sampler: Sampler, row: Logits, before: list[int], position: int
+    ) -> tuple[int, float, Distribution | None]:
+        """A token, how sure the model is of its best one, and what the token was drawn from."""
+        best, sure = confidence(row)
+        if sampler.options.greedy:
+            return best, sure, None
+        q = _distribution(sampler, self.vocabulary, row, before) if self.rule is Rule.REJECTION else None
+        return sampler.draw(row, before, position), sure, q
+
+
+def _distribution(
+    sampler: Sampler, vocabulary: LlamaVocabulary, logits: Logits, before: Sequence[int]
+) -> Distribution | None:
+    """What is drawn from, by text, given that the draw has one; None where that can't be written out."""
+    tokens, probabilities = sampler.distribution(logits, before)
+    if len(tokens) > _LARGEST_SUPPORT:
+        return None
+    shown = [Token("" if vocabulary.ends(int(token)) else vocabulary.whole(int(token))) for token in tokens]
+    return visible(shown, probabilities.tolist(), vocabulary.distinct)
+
+
+def most_probable(logits: Logits, count: int) -> list[int]:
+    """The best tokens of a row, best first."""
+    if count <= 2:  # far faster than a partition of a large vocabulary
+        best = int(np.argmax(logits))
+        if count < 2:
+            return [best][:count]
+        kept, logits[best] = logits[best], -np.inf
+        second = int(np.argmax(logits))
+        logits[best] = kept
+        return [best, second]
+    chosen = np.argpartition(logits, len(logits) - count)[-count:]
+    return [int(token) for token in chosen[np.argsort(-logits[chosen], kind="stable")]]

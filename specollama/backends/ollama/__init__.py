@@ -1,0 +1,1 @@
+"""An Ollama server as target and drafter: requests, model facts, probing, scoring."""

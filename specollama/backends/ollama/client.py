@@ -1,0 +1,339 @@
+"""One Ollama server over HTTP: bodies in, wire types out, every failure one of errors.py."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextlib import AbstractContextManager, aclosing, contextmanager, suppress
+from difflib import get_close_matches
+from functools import cache
+from ipaddress import ip_address
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+from pydantic import ValidationError
+
+from specollama.backends.ollama.schema import (
+    ChatReply,
+    GenerateReply,
+    ListedModel,
+    PsReply,
+    Reply,
+    ShowReply,
+    TagsReply,
+    VersionReply,
+    Wire,
+)
+from specollama.backends.ollama.surrogate_pairs import Mender
+from specollama.errors import BrokenReply, EndpointError, ModelMissing, Refused, Unreachable
+
+_Wire = TypeVar("_Wire", bound=Wire)
+_Reply = TypeVar("_Reply", bound=Reply)
+_Result = TypeVar("_Result")
+
+CONNECT_TIMEOUT = 10.0  # seconds
+IDLE_TIMEOUT = 300.0  # seconds without a byte: a large model may take minutes to load
+
+
+class OllamaServer:
+    """The API of one server. Close it with `aclose`, or use it as an async context manager.
+
+    `source` says where the address was set (a flag, a variable, a file and key), for messages. Raises
+    EndpointError from every call: Unreachable, ModelMissing, Refused or BrokenReply.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        source: str = "",
+        connect_timeout: float = CONNECT_TIMEOUT,
+        idle_timeout: float = IDLE_TIMEOUT,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.source = source
+        self._http = httpx.AsyncClient(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {token}"} if token else None,
+            timeout=httpx.Timeout(idle_timeout, connect=connect_timeout),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=30),
+            verify=certificates(),
+            trust_env=outside(self.url),  # a proxy for the outside can't reach this machine's own
+            transport=transport,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def generate(self, body: dict[str, Any], sent: asyncio.Event | None = None) -> GenerateReply:
+        """POST /api/generate with `stream` false: the whole reply; BrokenReply when it isn't `done`.
+
+        `sent` is set once the request is on its way.
+        """
+        reply = await self._post("/api/generate", body | {"stream": False}, GenerateReply, sent)
+        if not reply.done or not reply.done_reason:
+            raise self._broken("the reply was broken off (done: false)")
+        return reply
+
+    def stream_generate(self, body: dict[str, Any]) -> AsyncGenerator[GenerateReply, None]:
+        """POST /api/generate, chunk by chunk; the last is `done`."""
+        return self._stream("/api/generate", body | {"stream": True}, GenerateReply)
+
+    def stream_chat(self, body: dict[str, Any]) -> AsyncGenerator[ChatReply, None]:
+        """POST /api/chat, chunk by chunk; the last is `done`."""
+        return self._stream("/api/chat", body | {"stream": True}, ChatReply)
+
+    async def pass_on(self, path: str, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+        """POST: the JSON objects of the answer as they come, with all that they hold; the last is `done`.
+
+        Where `stream` is false there is one, done or not.
+        """
+        async with aclosing(self._streamed(path, body)) as lines:
+            async for line, status in lines:
+                chunk = self._object(line)
+                if "error" in chunk:
+                    raise self._complaint(chunk["error"], status)
+                yield chunk
+                if chunk.get("done") or body.get("stream") is False:
+                    return
+        raise self._broken("the reply ended before its last line (no done: true)")
+
+    async def render(self, body: dict[str, Any]) -> str | None:
+        """The prompt that the server's own template makes of a request; None when it can't tell (before 0.11.5).
+
+        With `messages` it is one to /api/chat, else one to /api/generate.
+        """
+        request = body | {"stream": False, "_debug_render_only": True}
+        chat = "messages" in body
+        reply: Reply = (
+            await self._post("/api/chat", request, ChatReply)
+            if chat
+            else await self._post("/api/generate", request, GenerateReply)
+        )
+        return reply.debug_info.rendered_template if reply.debug_info else None
+
+    async def show(self, model: str, *, verbose: bool = False) -> ShowReply:
+        try:
+            return await self._post("/api/show", {"model": model, "verbose": verbose}, ShowReply)
+        except ModelMissing as error:
+            raise await self._missing(model, error) from error
+
+    async def tags(self) -> list[ListedModel]:
+        return (await self._get("/api/tags", TagsReply)).models
+
+    async def ps(self) -> PsReply:
+        return await self._get("/api/ps", PsReply)
+
+    async def version(self) -> str:
+        return (await self._get("/api/version", VersionReply)).version
+
+    async def _missing(self, model: str, error: ModelMissing) -> ModelMissing:
+        """The same error, with what is there and what to do."""
+        names = [listed.name for listed in await self.tags()]
+        close = get_close_matches(model, names, n=3, cutoff=0.4) or sorted(names)[:5]
+        there = f"there: {', '.join(close)}" if close else "it has no models"
+        advice = f"get it with `ollama pull {model}`"
+        return ModelMissing(f"{self.url} has no model {model!r} ({there}); {advice}", url=self.url)
+
+    async def _get(self, path: str, wire: type[_Wire]) -> _Wire:
+        with self._translated():
+            response = await self._http.get(path)
+        return self._parsed(response, wire)
+
+    async def _post(
+        self, path: str, body: dict[str, Any], wire: type[_Wire], sent: asyncio.Event | None = None
+    ) -> _Wire:
+        with self._translated():
+            response = await self._http.post(path, json=body, extensions=_telling(sent) if sent else None)
+        return self._parsed(response, wire)
+
+    async def _stream(self, path: str, body: dict[str, Any], wire: type[_Reply]) -> AsyncGenerator[_Reply, None]:
+        async with aclosing(self._streamed(path, body)) as lines:
+            async for line, status in lines:
+                chunk = self._validated(line, wire)
+                if chunk.error is not None:
+                    raise self._complaint(chunk.error, status)
+                yield chunk
+                if chunk.done:
+                    return
+        raise self._broken("the reply ended before its last line (no done: true)")
+
+    async def _streamed(self, path: str, body: dict[str, Any]) -> AsyncGenerator[tuple[bytes, int], None]:
+        """The lines of an answer as they come, mended, each with the answer's status."""
+        with self._translated():
+            async with self._http.stream("POST", path, json=body) as response:
+                if response.is_error:
+                    await response.aread()
+                    raise self._refused(response)
+                mender = Mender()
+                async for line in _lines(response.aiter_bytes()):
+                    yield mender.mend(line), response.status_code
+
+    def _parsed(self, response: httpx.Response, wire: type[_Wire]) -> _Wire:
+        if response.is_error:
+            raise self._refused(response)
+        return self._validated(Mender().mend(response.content), wire)
+
+    def _validated(self, body: bytes, wire: type[_Wire]) -> _Wire:
+        try:
+            return wire.model_validate_json(body)
+        except ValidationError as error:
+            start = body[:60].decode("utf-8", "replace")
+            raise self._broken(f"the answer isn't what Ollama sends: {start!r}") from error
+
+    def _object(self, line: bytes) -> dict[str, Any]:
+        try:
+            chunk = json.loads(line)
+        except ValueError:
+            chunk = None
+        if isinstance(chunk, dict):
+            return chunk
+        raise self._broken(f"the answer isn't what Ollama sends: {line[:60].decode('utf-8', 'replace')!r}")
+
+    def _complaint(self, error: Any, status: int) -> Refused:
+        """An error in the middle of a reply."""
+        return Refused(f"{self.url}: {_said(error)}", url=self.url, status=status, said=_in_full(error))
+
+    def _refused(self, response: httpx.Response) -> EndpointError:
+        message, said = f"{self.url}: {_error_text(response)}", _in_full(_error(response))
+        if response.status_code == 404 and response.headers.get("content-type", "").startswith("application/json"):
+            return ModelMissing(message, url=self.url, said=said)
+        if response.status_code in (401, 403):
+            message += " (a token is sent when the endpoint has token_env)"
+        return Refused(message, url=self.url, status=response.status_code, said=said)
+
+    def _broken(self, what: str) -> BrokenReply:
+        return BrokenReply(f"{self.url}: {what}", url=self.url)
+
+    def _translated(self) -> AbstractContextManager[None]:
+        return translated(self.url, self.source, "is Ollama running there? (`ollama serve`)")
+
+
+@contextmanager
+def translated(url: str, source: str, advice: str) -> Iterator[None]:
+    """httpx's errors as EndpointErrors, the most telling first. `advice`: what to do when there is no connection."""
+    where = f"{url}{f' (from {source})' if source else ''}"
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        raise Unreachable(f"can't reach {where}: {cause(error)}; {advice}", url=url) from error
+    except httpx.TimeoutException as error:
+        raise Unreachable(f"{where} gave no byte in time and was given up", url=url) from error
+    except (httpx.RequestError, httpx.InvalidURL) as error:
+        raise BrokenReply(f"{where}: the connection broke: {cause(error)}", url=url) from error
+
+
+async def in_order(requests: Iterable[Callable[[asyncio.Event], Coroutine[Any, Any, _Result]]]) -> list[_Result]:
+    """The results of requests that run at once but are sent one after another: httpx sends them in any order.
+
+    Each is given the event to set once it is sent. The first exception is raised, and the others are ended.
+    """
+    tasks: list[asyncio.Task[_Result]] = []
+    try:
+        for request in requests:
+            sent = asyncio.Event()
+            tasks.append(asyncio.create_task(request(sent)))
+            tasks[-1].add_done_callback(lambda _, sent=sent: sent.set())  # type: ignore[misc]
+            await sent.wait()
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _telling(sent: asyncio.Event) -> dict[str, Any]:
+    """Sets the event when the body is written, or a connection has to be made first: others needn't wait for that."""
+
+    async def trace(event: str, info: dict[str, Any]) -> None:
+        if event.endswith((".send_request_body.complete", ".connect_tcp.started")):
+            sent.set()
+
+    return {"trace": trace}
+
+
+def cause(error: BaseException) -> str:
+    """What the operating system said, deep down in httpx's error; else the error's own words."""
+    if isinstance(error, httpx.ConnectTimeout):
+        return "no answer in time"
+    deeper: BaseException | None = error
+    while deeper is not None:
+        if isinstance(deeper, socket.gaierror):
+            return f"{deeper.strerror}"
+        if isinstance(deeper, ssl.SSLError):
+            return f"TLS failed: {(deeper.reason or str(deeper)).replace('_', ' ').lower()}"
+        if isinstance(deeper, OSError) and deeper.errno:
+            return os.strerror(deeper.errno)
+        grouped = deeper.exceptions[0] if isinstance(deeper, BaseExceptionGroup) else None
+        deeper = grouped or deeper.__cause__ or deeper.__context__
+    return str(error) or type(error).__name__
+
+
+def _error_text(response: httpx.Response) -> str:
+    """What an error answer says; the status where it says nothing."""
+    return _said(_error(response)) or f"HTTP {response.status_code} {response.reason_phrase}".strip()
+
+
+def _error(response: httpx.Response) -> Any:
+    """The `error` of an answer; None where there is none."""
+    try:
+        return response.json().get("error")
+    except (ValueError, AttributeError):
+        return None
+
+
+def _in_full(error: Any) -> str:
+    """An `error` as it came: a client of a client may read it by machine."""
+    return error if isinstance(error, str) else "" if error is None else json.dumps(error)
+
+
+def _said(error: Any) -> str:
+    """Ollama's `error` on one line. It may hold the engine's own JSON once more."""
+    if isinstance(error, str) and error.startswith("{"):
+        with suppress(ValueError):
+            error = json.loads(error).get("error") or error
+    if isinstance(error, dict):
+        error = error.get("message")
+    return " ".join(str(error or "").split())
+
+
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    r"""The lines of a body, cut at \n alone: str.splitlines cuts at U+0085 too, which Ollama leaves as it is."""
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if line.strip():
+                yield line
+    if rest.strip():
+        yield rest
+
+
+@cache
+def certificates() -> ssl.SSLContext:
+    """Those that are trusted; loading them takes longer than a request, so once for all servers."""
+    return httpx.create_ssl_context()
+
+
+def outside(url: str) -> bool:
+    """Whether the server is another machine, which a proxy of the environment may lead to."""
+    host = httpx.URL(url).host
+    try:
+        return not ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost"

@@ -1,0 +1,72 @@
+"""What Ollama is asked in the course of a reply: the bodies, the same in all but their prompt, length and seed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from specollama.backends.ollama.schema import TOP_LOGPROBS_LIMIT
+from specollama.spec_decode.types import SamplingOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """The bodies of all requests of one reply to one model.
+
+    `passed_on` are the options that are the same in each: load-time ones, or Ollama loads the model anew. A
+    `keep_alive` of 0 isn't sent with them, since it would unload the model after each: see `unload`.
+    """
+
+    model: str
+    options: SamplingOptions
+    passed_on: Mapping[str, Any] = field(default_factory=dict)
+    keep_alive: float | str | None = None
+
+    def raw(self, prompt: str, *, num_predict: int | None, seed: int | None) -> dict[str, Any]:
+        """The body of a raw request. Stops are matched by us: one that began here would swallow its beginning."""
+        chosen = self.options
+        options: dict[str, Any] = {
+            "temperature": chosen.temperature,
+            "top_k": chosen.top_k,
+            "top_p": chosen.top_p,
+            "min_p": chosen.min_p,
+            "typical_p": chosen.typical_p,
+            "repeat_last_n": chosen.repeat_last_n,
+            "repeat_penalty": chosen.repeat_penalty,
+            "presence_penalty": chosen.presence_penalty,
+            "frequency_penalty": chosen.frequency_penalty,
+            "num_predict": -1 if num_predict is None else num_predict,
+            "stop": [],
+            **({} if seed is None else {"seed": seed}),
+            **self.passed_on,
+        }
+        body: dict[str, Any] = {
+            "model": self.model,
+            "prompt": prompt,
+            "raw": True,
+            "think": False,
+            "truncate": False,
+            "logprobs": True,
+            "top_logprobs": TOP_LOGPROBS_LIMIT,
+            "options": options,
+        }
+        return body | self.kept
+
+    def load_only(self) -> dict[str, Any]:
+        """The body of a request that loads the model and generates nothing."""
+        return {"model": self.model, "prompt": "", "options": dict(self.passed_on), **self.kept}
+
+    @property
+    def unloads(self) -> bool:
+        """Whether the model isn't to stay loaded after the reply."""
+        return re.fullmatch(r"0+(\.0*)?[a-zµ]*", str(self.keep_alive)) is not None
+
+    def unload(self) -> dict[str, Any]:
+        """The body of a request that unloads the model."""
+        return {"model": self.model, "prompt": "", "keep_alive": 0}
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        return {} if self.keep_alive is None or self.unloads else {"keep_alive": self.keep_alive}

@@ -1,0 +1,88 @@
+"""Reading requests: a JSON body into wire types, with Ollama's refusals."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from specollama.backends.ollama.schema import TOP_LOGPROBS_LIMIT, ChatRequest, GenerateRequest, Wire
+from specollama.server.http.faults import Fault
+
+Asked = TypeVar("Asked", bound=Wire)
+
+_KINDS = {str: "string", bool: "bool", int: "number", float: "number", list: "array", dict: "object"}
+_DURATION = re.compile(r"([-+]?)((?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|μs|ms|s|m|h))+|[-+]?0")
+
+
+def parsed(raw: bytes, kind: type[Asked]) -> Asked:
+    """The body as `kind`; types are strict and null stands for an absent key, as in Go. `Fault` 400 else."""
+    if not raw:
+        raise Fault(400, "missing request body")
+    try:
+        body = from_json(raw, allow_inf_nan=False)
+    except ValueError as error:
+        raise Fault(400, f"invalid JSON: {error}") from error
+    return validated(body, kind)
+
+
+def validated(body: Any, kind: type[Asked]) -> Asked:
+    """The same for a body that was read already."""
+    if not isinstance(body, dict):
+        raise Fault(400, _mismatch(body, kind.__name__, "object"))
+    try:
+        return kind.model_validate(_without_nulls(body), strict=True)
+    except ValidationError as error:
+        raise Fault(400, _first(error, kind)) from error
+
+
+def check(ask: GenerateRequest | ChatRequest) -> None:
+    """What both endpoints refuse before they look at the model."""
+    if not 0 <= ask.top_logprobs <= TOP_LOGPROBS_LIMIT:
+        raise Fault(400, f"top_logprobs must be between 0 and {TOP_LOGPROBS_LIMIT}")
+    if isinstance(ask.keep_alive, str) and not _DURATION.fullmatch(ask.keep_alive):
+        missing_unit = re.fullmatch(r"[-+]?[\d.]+", ask.keep_alive)
+        problem = "missing unit in duration" if missing_unit else "invalid duration"
+        raise Fault(400, f'time: {problem} "{ask.keep_alive}"')
+
+
+def unloads(ask: GenerateRequest | ChatRequest) -> bool:
+    """Whether `keep_alive` is a duration of nothing."""
+    if isinstance(ask.keep_alive, str):
+        return not re.search(r"[1-9]", ask.keep_alive)
+    return ask.keep_alive == 0
+
+
+def truncates(ask: GenerateRequest | ChatRequest) -> bool:
+    return ask.truncate is not False
+
+
+def top(ask: GenerateRequest | ChatRequest) -> int | None:
+    """How many entries a row is to have; None: no log-probabilities at all."""
+    return ask.top_logprobs if ask.logprobs else None
+
+
+def _without_nulls(value: Any) -> Any:
+    """Drop null members of the body and of the objects in its lists, where Go leaves the zero value."""
+    return {
+        key: [_without_nulls(item) if isinstance(item, dict) else item for item in member]
+        if isinstance(member, list)
+        else member
+        for key, member in value.items()
+        if member is not None
+    }
+
+
+def _first(error: ValidationError, kind: type[Wire]) -> str:
+    detail = error.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in (kind.__name__, *detail["loc"]))
+    if detail["type"] == "missing":
+        return f"{place} is missing"
+    return _mismatch(detail["input"], place, str(detail["type"]).removesuffix("_type"))
+
+
+def _mismatch(value: Any, place: str, expected: str) -> str:
+    found = _KINDS.get(type(value), "null")
+    return f"json: cannot unmarshal {found} into Go struct field {place} of type {expected}"

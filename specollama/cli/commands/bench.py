@@ -1,0 +1,231 @@
+"""`specollama bench`: a pair on its routes beside plain, on the same prompts in the same run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from specollama.cli.terminal import options, output
+from specollama.cli.terminal.figures import show_figures
+from specollama.cli.terminal.progress import progress
+from specollama.config.schema import nearest
+from specollama.config.settings import Config, FileRef, ModelRef, PairSettings
+from specollama.errors import MissingPackage, RunError, UsageError, one_line
+from specollama.spec_decode.types import Route
+from specollama.tools.bench.plot import draw
+from specollama.tools.bench.prompts import BUILT_IN, Prompt, built_in, load, spread
+from specollama.tools.bench.results import Results, new_file
+from specollama.tools.bench.runner import Measured, Run, questions
+from specollama.tools.bench.summary import SideFigures
+from specollama.tools.bench.systems import Side, open_sides
+
+if TYPE_CHECKING:
+    from specollama.pairs.trace.recorder import TraceFile
+
+_MEASURING = "Measuring"
+
+
+def bench(
+    pair: Annotated[str | None, typer.Argument(metavar="PAIR", help="A pair of the configuration.")] = None,
+    config: options.ConfigFile = None,
+    target: options.TargetName = None,
+    draft: options.DraftName = None,
+    keep_alive: options.KeepAlive = None,
+    lookahead: options.Lookahead = None,
+    routes: Annotated[
+        str,
+        typer.Option(
+            metavar="ROUTE,...", rich_help_panel=_MEASURING, help="What to compare; plain always is, as the base."
+        ),
+    ] = "plain,auto",
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[MODEL@]SERVER",
+            rich_help_panel=_MEASURING,
+            help="Another engine as one more side: an Ollama or a llama-server (URL, host:port, or endpoint).",
+        ),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            rich_help_panel=_MEASURING,
+            show_default="24 of our own, of six kinds",
+            help="What to ask: FILE.jsonl in Spec-Bench's format, a text with a prompt a line, or a folder of texts.",
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, rich_help_panel=_MEASURING, help="Most prompts to ask, spread over the kinds."),
+    ] = None,
+    turns: Annotated[
+        int,
+        typer.Option(
+            min=1, rich_help_panel=_MEASURING, help="Turns of each prompt, each measured; plain's answers between."
+        ),
+    ] = 1,
+    num_predict: Annotated[int, typer.Option(min=2, rich_help_panel=_MEASURING, help="Most tokens of a reply.")] = 96,
+    repeat: Annotated[
+        int,
+        typer.Option(
+            min=1, rich_help_panel=_MEASURING, help="Replies of each side to each prompt, each after a fresh start."
+        ),
+    ] = 3,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", rich_help_panel=_MEASURING, help="Where the results are kept.")
+    ] = Path("specollama-bench"),
+    trace: options.Trace = None,
+    trace_texts: options.TraceTexts = False,
+) -> None:
+    """Measure a pair: speed and texts beside the target alone, at temperature 0, in one run."""
+    flags = options.flags(lookahead=lookahead, route=None, rule=None, keep_alive=keep_alive, sampling={})
+    known = options.configuration(config)
+    chosen = parsed_routes(routes)
+    if target is not None:
+        flags["route"] = Route.PLAIN  # which needs no draft model; whether the routes to compare do is checked below
+    settings = options.pair_settings(known, pair, target, draft, flags)
+    asked = load(prompts) if prompts else built_in()
+    call = Call(
+        settings=settings,
+        routes=chosen,
+        against=_engine(against, settings, known) if against else None,
+        prompts=spread(asked, limit) if limit else asked,
+        source=str(prompts) if prompts else BUILT_IN,
+        turns=turns,
+        num_predict=num_predict,
+        repeat=repeat,
+        out=out,
+        trace=options.trace_file(trace, texts=trace_texts),
+    )
+    call.check()
+    asyncio.run(_bench(call))
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is to be measured. `source`: where the prompts come from."""
+
+    settings: PairSettings
+    routes: list[Route]
+    against: ModelRef | None
+    prompts: list[Prompt]
+    source: str
+    turns: int
+    num_predict: int
+    repeat: int
+    out: Path
+    trace: TraceFile | None = None
+
+    def check(self) -> None:
+        """Raises UsageError when there is nothing to compare, a route lacks its draft model, or a name isn't one's."""
+        compared = [route for route in self.routes if route is not Route.PLAIN]
+        if not compared and self.against is None:
+            raise UsageError("--routes plain: nothing to compare it with; add a route, or --against")
+        for route in compared:
+            self.settings.override(route=route)
+        names = [question.id for prompt in self.prompts for question in questions(prompt, self.turns)]
+        if twice := [name for name, times in Counter(names).items() if times > 1]:
+            raise UsageError(
+                one_line(f"--turns {self.turns}: a prompt and a turn of another are both called {twice[0]}")
+            )
+
+    def traced(
+        self, sides: Mapping[str, Side], note: Callable[[str], None]
+    ) -> tuple[Mapping[str, Side], Callable[[str], None]]:
+        """The sides, traced if that is wanted, and what is to be told what is done."""
+        if self.trace is None:
+            return sides, note
+        from specollama.tools.bench.traced import Labels, TracedSide  # here, since hardly any run is traced
+
+        labels = Labels(note)
+        return {name: TracedSide(side, self.settings, self.trace, labels) for name, side in sides.items()}, labels
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Of every reply, over the pair's own."""
+        return {"temperature": 0, "num_predict": self.num_predict}
+
+    def as_object(self) -> dict[str, Any]:
+        return {
+            "pair": self.settings.name,
+            "routes": [str(route) for route in self.routes],
+            "against": self.against.endpoint.url if self.against else None,
+            "prompts": self.source,
+            "prompt_count": len(self.prompts),
+            "turns": self.turns,
+            "repeat": self.repeat,
+            "lookahead": self.settings.lookahead,
+            "lanes": self.settings.lanes,
+            "sampling": {**self.settings.options, **self.options},
+        }
+
+
+def parsed_routes(text: str) -> list[Route]:
+    """The routes of `plain,lanes`, each once. Raises UsageError naming the one that isn't there."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in list(Route):
+            raise UsageError(f"--routes: there is no route {name!r}{nearest(name, list(Route))}")
+    if not names:
+        raise UsageError("--routes: names no route")
+    return [Route(name) for name in dict.fromkeys(names)]
+
+
+def _engine(text: str, settings: PairSettings, config: Config) -> ModelRef:
+    """The engine that `--against` names; its model is called as the target's unless it names one."""
+    name = "target" if isinstance(settings.target, FileRef) else settings.target.model
+    named = text if "@" in text else f"{name}@{text}"
+    engine = config.model_at(named, "against", os.environ)
+    if not isinstance(engine, ModelRef):
+        raise UsageError(f"--against {text}: names no server")
+    return engine
+
+
+async def _bench(call: Call) -> None:
+    async with AsyncExitStack() as stack:
+        sides = await open_sides(call.settings, call.routes, call.against, os.environ, stack)
+        measured = Measured()
+        results = Results(new_file(call.out), measured, sides, call.prompts, call.as_object())
+        results.save()  # now rather than after an hour: the folder may not be writable
+        try:
+            with progress(len(call.prompts)) as (note, advance):
+                asked, told = call.traced(sides.sides, note)
+                run = Run(asked, call.options, call.repeat, measured, told)
+                await run.load()
+                for prompt in call.prompts:
+                    await run.ask(prompt, call.turns)
+                    results.save()
+                    advance(prompt.id)
+            results.complete = True
+        finally:
+            figures = results.figures
+            results.keep(figures)
+            if not results.complete and measured.measurements:
+                output.stderr().print(f"not complete; what was measured is in {escape(str(results.file))}")
+    _report(results, figures)
+
+
+def _report(results: Results, figures: Sequence[SideFigures]) -> None:
+    """The table, where the files are, and a failure when a reply was no reply."""
+    aside = output.stderr()
+    show_figures(output.stdout(), figures)
+    aside.print(f"all figures and texts: {escape(str(results.file))}")
+    picture = results.file.with_suffix(".png")
+    try:
+        draw(figures, picture, "specollama bench: " + ", ".join(results.names))
+        aside.print(f"picture: {escape(str(picture))}")
+    except MissingPackage as error:
+        aside.print(escape(str(error)))
+    broken = [f"{side.name}: {len(side.errors)} of {len(side.prompts)}" for side in figures if side.errors]
+    if broken:
+        raise RunError(f"prompts without a usable reply, and so without a factor ({'; '.join(broken)})")

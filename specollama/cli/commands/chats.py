@@ -1,0 +1,71 @@
+"""`specollama chats`: the conversations that were kept."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specollama.cli.terminal import options, output
+from specollama.errors import RunError, one_line
+
+app = typer.Typer(help="The conversations that `specollama chat` kept.", no_args_is_help=True)
+
+Key = Annotated[str, typer.Argument(metavar="NAME", help="A conversation's name or number.")]
+
+
+@app.command("list")
+def list_(
+    text: Annotated[str, typer.Argument(metavar="[TEXT]", help="Only those in which this was said.")] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
+) -> None:
+    """List them, the latest first."""
+    from specollama.cli.chat.command_handlers import listed
+    from specollama.pairs.history_store import Store
+
+    if json:
+        print(output.json_text([asdict(each) for each in Store().summaries(text)]))
+    else:
+        print(listed(Store(), text))
+
+
+@app.command()
+def export(
+    name: Key,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--out", metavar="FILE.md|FILE.json", show_default="Markdown on stdout", help="Where to write it."
+        ),
+    ] = None,
+    force: options.Force = False,
+    json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
+) -> None:
+    """Write one as Markdown or JSON, with the counters of its replies."""
+    from specollama.pairs.history_store import Store, as_markdown, as_object, exported
+
+    kept = Store().load(name)
+    if out is not None:
+        exported(kept, out, output.overwriting(force=force), force="--force")
+    elif json:
+        print(output.json_text(as_object(kept), indent=2))
+    else:
+        text = as_markdown(kept)
+        sys.stdout.write(output.harmless(text) if output.stdout().is_terminal else text)
+
+
+@app.command()
+def delete(name: Key) -> None:
+    """Delete one, and the trace of a chat's last reply, whichever it was of."""
+    from specollama.pairs.history_store import Store
+    from specollama.pairs.trace.recorder import last_file
+
+    kept = Store().delete(name)
+    print(one_line(f"deleted: {kept.talk.title}"), file=sys.stderr)
+    try:
+        last_file().unlink(missing_ok=True)
+    except OSError as error:
+        raise RunError(one_line(f"{last_file()}: can't be deleted: {error.strerror or error}")) from error

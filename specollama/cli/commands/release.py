@@ -1,0 +1,122 @@
+"""`specollama release`: what was approved goes out, each text once."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from specollama.cli.terminal import options, output
+from specollama.errors import RunError, UsageError
+from specollama.tools.review import release as releasing
+from specollama.tools.review.log_entries import Marked
+from specollama.tools.review.release import Outbound
+from specollama.tools.review.run_folder import Run, existing
+
+_MARKS = {"sent": True, "not-sent": False}
+
+
+def release(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="Write what is approved, an object a line, to a new file."),
+    ] = None,
+    exec_: Annotated[
+        str | None,
+        typer.Option(
+            "--exec",
+            metavar="CMD",
+            help="Run a command for each approved item, the item as JSON on its stdin; no shell.",
+        ),
+    ] = None,
+    go: Annotated[
+        bool, typer.Option("--go", help="Really run it; without, --exec only says what would be run.")
+    ] = False,
+    partial: Annotated[bool, typer.Option("--partial", help="Though other items aren't decided yet.")] = False,
+    mark: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ID|FILE=sent|not-sent",
+            help="What became of a command that failed or whose result isn't known, or of a file that is gone. "
+            "Repeatable.",
+        ),
+    ] = None,
+    reviewer: options.Reviewer = None,
+) -> None:
+    """Let out what was approved, in the form that was approved, and each item once."""
+    marks = [_mark(text) for text in mark or []]
+    if out is None and exec_ is None and not marks:
+        raise UsageError("nothing to do: give -o FILE, --exec CMD, or both")
+    if go and exec_ is None:
+        raise UsageError("--go: goes with --exec CMD")
+    command = _command(exec_) if exec_ is not None else []
+    who = options.reviewer_name(reviewer)
+    with existing(run, who) as opened:
+        _finish(opened, who, marks)
+        for marked in marks:
+            opened.append(who, marked)
+        if (out or command) and not partial:
+            releasing.refuse_undecided(opened)
+        if out is not None:
+            count = releasing.write(opened, who, out)
+            output.stderr().print(f"{output.counted(count, 'item')} written to {escape(str(out))}")
+        if command:
+            _run(opened, who, command, go=go)
+
+
+def _mark(text: str) -> Marked:
+    id, _, word = text.rpartition("=")
+    if not id or word not in _MARKS:
+        raise UsageError(f"--mark {text}: write ID=sent or ID=not-sent (or FILE=...)")
+    return Marked(id=id, sent=_MARKS[word])
+
+
+def _command(text: str) -> list[str]:
+    try:
+        command = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--exec {text}: {error}") from error
+    if not command:
+        raise UsageError("--exec: names no command")
+    if shutil.which(command[0]) is None:
+        raise UsageError(f"--exec {text}: there is no program {command[0]}")
+    return command
+
+
+def _finish(run: Run, who: str, marks: list[Marked]) -> None:
+    """What a killed release had begun; `marks` that are about its file are used up."""
+    announced = run.state.releasing
+    for marked in [each for each in marks if announced and str(Path(each.id).absolute()) == announced.file]:
+        releasing.mark(run, who, sent=marked.sent)
+        marks.remove(marked)
+    if file := releasing.finish(run, who):
+        output.stderr().print(f"a release that was broken off is complete: {escape(file)}")
+
+
+def _run(run: Run, who: str, command: list[str], *, go: bool) -> None:
+    aside = output.stderr()
+    if go:
+        count = Outbound(run, who, command, lambda id: aside.print(f"sent: {escape(id)}")).send_all()
+        aside.print(f"{output.counted(count, 'item')} sent")
+    else:
+        items = releasing.to_run(run.state)
+        for item in items:
+            print(f"would run for {item.id}: {shlex.join(command)}")
+        aside.print(f"a dry run: nothing was run; --go runs it for {output.counted(len(items), 'item')}")
+    _refuse_unknown(run)
+
+
+def _refuse_unknown(run: Run) -> None:
+    unsettled = releasing.by_hand(run.state)
+    if unsettled:
+        told = ", ".join(f"{item.id} ({item.outgoing})" for item in unsettled)
+        first = unsettled[0].id
+        raise RunError(
+            f"{told}: not run again. Look whether it went out, and decide by hand: "
+            f"--mark {first}=sent, or --mark {first}=not-sent to run it again"
+        )

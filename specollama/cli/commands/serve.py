@@ -1,0 +1,34 @@
+"""`specollama serve`: a drop-in server in front of Ollama."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from specollama.cli.terminal import options
+from specollama.server.proxy.requirements import require
+
+
+def serve(
+    config: options.ConfigFile = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Other than loopback only with SPECOLLAMA_TOKEN set.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 11435,
+    allow_anyone: Annotated[
+        bool, typer.Option("--allow-anyone", help="Listen on any address without a token, under any host name.")
+    ] = False,
+    trace: options.Trace = None,
+    trace_texts: options.TraceTexts = False,
+) -> None:
+    """Serve Ollama's and OpenAI's APIs: requests for a pair, or for its target, are speculated; all else is passed on.
+
+    SIGHUP reads the configuration again.
+    """
+    known = options.configuration(config)
+    require()
+    # here, since without the packages just checked it can't even be imported
+    from specollama.server.proxy.serve import run
+
+    run(known, host=host, port=port, allow_anyone=allow_anyone, trace=options.trace_file(trace, texts=trace_texts))

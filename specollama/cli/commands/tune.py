@@ -1,0 +1,73 @@
+"""`specollama tune`: measure a pair on this machine, and write what follows."""
+
+from __future__ import annotations
+
+import asyncio
+import json as json_module
+import os
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from specollama.cli.commands.doctor import telling
+from specollama.cli.terminal import options, output
+from specollama.config import trust
+from specollama.config.schema import Place
+from specollama.errors import ConfigError, RunError
+from specollama.tools.doctor import config_file
+from specollama.tools.doctor.advice import advise
+from specollama.tools.doctor.config_changes import Change, changes, curve_changes, unlearnt
+from specollama.tools.doctor.examine import Tuned, tune_pair
+
+
+def tune(
+    pair: Annotated[str | None, typer.Argument(metavar="PAIR", help="A pair of the configuration.")] = None,
+    config: options.ConfigFile = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing into the configuration.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure a pair for a minute, and write its route and limits into the configuration; say what changed.
+
+    What passes cost, and how drafts fare, is kept for the replies to come.
+    """
+    known = options.configuration(config)
+    settings = known.pair(pair, os.environ)
+    if known.file is None or settings.name is None:
+        raise ConfigError("there is no configuration file to write to")
+    with telling() as note:
+        tuned = asyncio.run(tune_pair(settings, os.environ, note))
+    elsewhere = bool(tuned.found.elsewhere)  # where nothing was measured
+    faults = [f"{each.what}: {each.do}" for each in advise(tuned.found) if each.prevents or elsewhere]
+    if faults:
+        raise RunError(faults[0])
+    wanted, left = changes(tuned.found, settings), unlearnt(tuned.found, settings)
+    if wanted and not dry_run:
+        text = config_file.read(known.file)
+        keys = {change.key: change.after for change in wanted}
+        changed = config_file.with_keys(text, settings.name, keys)
+        config_file.write(known.file, changed)
+        trust.follow(known.file, text, changed)
+    if json:
+        told = {"changed": [asdict(change) for change in wanted], "left": left, "tuned": asdict(tuned)}
+        print(json_module.dumps(told))
+        return
+    _show(tuned, wanted, left, str(Place(known.file, ("pairs", settings.name))), dry_run=dry_run)
+
+
+def _show(tuned: Tuned, wanted: list[Change], left: str, where: str, *, dry_run: bool) -> None:
+    say = output.stdout().out
+    for change in wanted:
+        before = "not set" if change.before is None else change.before
+        say(f"{where}.{change.key}: {before} -> {change.after} ({change.why})")
+    if wanted and dry_run:
+        say("nothing was written")
+    if left:
+        say(f"{where}: left as it is, since nothing was learnt of its route ({left})")
+    elif not wanted:
+        say(f"{where}: nothing to change")
+    for model, (before, after) in tuned.costs.items():
+        say(f"a pass of {model}: {', '.join(curve_changes(before, after))}")
+    acceptance = tuned.found.acceptance
+    if acceptance and acceptance.measured:
+        say(f"accepted: {acceptance.rate:.0%} of {acceptance.tested} tested tokens")

@@ -1,0 +1,1 @@
+"""What the commands share: flags, output, progress, attachments, the editor."""

@@ -1,0 +1,248 @@
+"""The options that commands share, and how they become a pair's settings."""
+
+from __future__ import annotations
+
+import getpass
+import io
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specollama.cli.terminal import output
+from specollama.config import trust
+from specollama.config.settings import Config, PairSettings, adhoc_pair
+from specollama.errors import UsageError
+from specollama.spec_decode.types import Route, Rule
+
+if TYPE_CHECKING:
+    from specollama.pairs.trace.recorder import TraceFile
+
+_SAMPLING = "Sampling (Ollama's options, by its names)"
+_SPECULATION = "Speculation"
+_OPENING = "Models opened in process (route local)"
+_PAIR = "Pair"
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        rich_help_panel=_PAIR,
+        show_default="$SPECOLLAMA_CONFIG, ./specollama.toml, or the user's configuration directory",
+        help="The configuration.",
+    ),
+]
+TargetName = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="MODEL[@SERVER]",
+        rich_help_panel=_PAIR,
+        show_default="SERVER: $OLLAMA_HOST, else http://127.0.0.1:11434",
+        help="The large model. SERVER: a URL, host, host:port, or an endpoint of the configuration.",
+    ),
+]
+DraftName = Annotated[
+    str | None,
+    typer.Option("--draft", metavar="MODEL[@SERVER]", rich_help_panel=_PAIR, help="The small model."),
+]
+KeepAlive = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION", rich_help_panel=_PAIR, help="How long both models stay loaded afterwards: 30m, 2h, -1m."
+    ),
+]
+Lookahead = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|N,N,...|auto",
+        rich_help_panel=_SPECULATION,
+        help="Tokens to draft in a round, or round by round; 0 drafts nothing.",
+    ),
+]
+RouteName = Annotated[
+    str | None,
+    typer.Option("--route", metavar="|".join(Route), rich_help_panel=_SPECULATION, help="How drafts are verified."),
+]
+RuleName = Annotated[
+    str | None,
+    typer.Option(
+        "--rule",
+        metavar="|".join(rule for rule in Rule if rule is not Rule.GREEDY),
+        rich_help_panel=_SPECULATION,
+        help="How a drafted token is judged above temperature 0.",
+    ),
+]
+
+
+ShowOrigin = Annotated[
+    bool, typer.Option("--show-origin", help="Colour tokens: accepted green, recovered red, bonus cyan.")
+]
+Trace = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="FILE", help="Add what happened to FILE, as JSON lines for `specollama trace`."),
+]
+TraceTexts = Annotated[bool, typer.Option("--trace-texts", help="Let the trace hold the texts, too.")]
+Force = Annotated[bool, typer.Option("--force", help="Write over a file that is there.")]
+Images = Annotated[
+    list[Path] | None, typer.Option("--image", metavar="FILE", help="Show the model an image. Repeatable.")
+]
+Think = Annotated[
+    bool | None, typer.Option("--think/--no-think", show_default="as it does", help="Whether a thinking model thinks.")
+]
+Reviewer = Annotated[
+    str | None,
+    typer.Option("--reviewer", metavar="NAME", show_default="your user name", help="Who this is, for the log."),
+]
+
+
+def _sampling(help_text: str, metavar: str | None = None) -> Any:
+    return typer.Option(rich_help_panel=_SAMPLING, help=help_text, metavar=metavar)
+
+
+Temperature = Annotated[float | None, _sampling("0: always the most probable token.")]
+TopK = Annotated[int | None, _sampling("Draw from so many of the most probable tokens; 0: from all.")]
+TopP = Annotated[float | None, _sampling("Draw from the most probable tokens that together reach this probability.")]
+MinP = Annotated[float | None, _sampling("Leave out what is less probable than this share of the most probable.")]
+TypicalP = Annotated[float | None, _sampling("Locally typical sampling; 1: off.")]
+Seed = Annotated[int | None, _sampling("The same seed gives the same reply.")]
+NumPredict = Annotated[int | None, _sampling("Most tokens of a reply; -1: no limit.")]
+NumCtx = Annotated[int | None, _sampling("Context length in tokens; another one loads the models anew.")]
+NumKeep = Annotated[int | None, _sampling("Tokens to keep from the start when the context overflows.")]
+Stop = Annotated[list[str] | None, _sampling("End the reply before this text. Repeatable.", metavar="TEXT")]
+RepeatPenalty = Annotated[float | None, _sampling("Above 1: repeated tokens become less probable.")]
+RepeatLastN = Annotated[int | None, _sampling("Tokens that penalties look back on; -1: the whole context.")]
+PresencePenalty = Annotated[float | None, _sampling("Subtracted from tokens that occurred.")]
+FrequencyPenalty = Annotated[float | None, _sampling("Subtracted from tokens for each time they occurred.")]
+
+
+def _opening(help_text: str, *names: str, default: str = "as llama.cpp chooses") -> Any:
+    return typer.Option(*names, rich_help_panel=_OPENING, show_default=default, help=help_text)
+
+
+Threads = Annotated[int | None, _opening("Threads; sent to servers as well.", "--num-thread", default="one a core")]
+BatchThreads = Annotated[int | None, _opening("Threads for reading prompts.", default="as --num-thread")]
+GpuLayers = Annotated[int | None, _opening("Layers on a GPU; sent to servers as well.", "--num-gpu", default="all")]
+KvType = Annotated[str | None, _opening("Type of the cache, as q8_0.", default="f16")]
+Mmap = Annotated[bool | None, _opening("Map files into memory, or read them.", "--use-mmap/--no-use-mmap")]
+Requantize = Annotated[
+    bool | None,
+    _opening("Let a draft model be a 4-bit copy where that is quicker.", "--requantize/--no-requantize", default="yes"),
+]
+
+
+def configuration(file: Path | None) -> Config:
+    """The configuration that the call works with; at a terminal one asks before a folder's own file is trusted."""
+    return trust.configuration(file, os.environ, Path.cwd(), output.confirm if output.can_ask() else None)
+
+
+def reviewer_name(given: str | None) -> str:
+    """Who the log is to name. Raises UsageError when there is no name, or one that can't be shown in a line."""
+    try:
+        name = " ".join((getpass.getuser() if given is None else given).split())
+    except (OSError, KeyError):  # no environment and no entry of the user's
+        name = ""
+    if not name or not name.isprintable():
+        raise UsageError("--reviewer NAME: give a name, in printable characters")
+    return name
+
+
+def pair_settings(
+    config: Config, name: str | None, target: str | None, draft: str | None, given: Mapping[str, Any]
+) -> PairSettings:
+    """The pair that is named, or that `--target` and `--draft` describe, with the flags in place."""
+    if target is not None:
+        return adhoc_pair(target, draft, config, os.environ, **given)
+    if draft is not None:
+        raise UsageError("--draft is given without --target")
+    return config.pair(name, os.environ).override(**given)
+
+
+def flags(
+    *,
+    lookahead: str | None,
+    route: str | None,
+    rule: str | None,
+    keep_alive: str | None,
+    sampling: Mapping[str, Any],
+    opening: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What the flags set of a pair; those that weren't given are left out. `opening`: keys of a pair by their names."""
+    return {
+        **(opening or {}),
+        "lookahead": lengths(lookahead),
+        "route": route,
+        "rule": rule,
+        "keep_alive": keep_alive,
+        "options": {name: value for name, value in sampling.items() if value is not None},
+    }
+
+
+def lengths(given: str | None) -> int | list[int] | str | None:
+    """`8`, `8,4,2` or what else was given, which is refused later."""
+    parts = given.split(",") if given else []
+    if not parts or not all(part.isascii() and part.isdigit() for part in parts):
+        return given
+    return int(parts[0]) if len(parts) == 1 else [int(part) for part in parts]
+
+
+def trace_file(file: Path | None, *, texts: bool) -> TraceFile | None:
+    """What `--trace` and `--trace-texts` ask for. Raises UsageError, or RunError where it can't be written."""
+    if file is None:
+        if texts:
+            raise UsageError("--trace-texts is given without --trace")
+        return None
+    from specollama.pairs.trace.recorder import TraceFile  # here, since hardly any call traces
+
+    return TraceFile(file, texts=texts, told=lambda fault: print(f"error: {fault}", file=sys.stderr))
+
+
+def pair_and_prompt(words: list[str], config: Config, *, target_given: bool) -> tuple[str | None, str]:
+    """What the arguments `[PAIR] [PROMPT]` and piped input say. A lone argument is a pair if one has that name.
+
+    Raises UsageError when there is no prompt, or too many arguments.
+    """
+    piped = _piped()
+    name, said = _split(words, config, target_given=target_given, piped=bool(piped))
+    prompt = "\n\n".join(part for part in (piped, said) if part.strip())
+    if not prompt:
+        raise UsageError("no prompt: give it as the last argument, or pipe it in")
+    return name, prompt
+
+
+def _piped() -> str:
+    """The text piped in; "" for none, or white space alone."""
+    if sys.stdin is None or sys.stdin.isatty():
+        return ""
+    read_any_bytes()
+    text = decoded(sys.stdin.read()).rstrip("\n")
+    return text if text.strip() else ""
+
+
+def read_any_bytes() -> None:
+    """Bytes of standard input that are no text don't end the program; `decoded` makes the best of them."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
+
+
+def decoded(text: str) -> str:
+    """What Python couldn't decode in the terminal's encoding, read as UTF-8."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _split(words: list[str], config: Config, *, target_given: bool, piped: bool) -> tuple[str | None, str]:
+    if (target_given and len(words) <= 1) or not words:
+        return None, "".join(words)
+    if len(words) == 2 and not target_given:
+        return words[0], words[1]
+    if target_given and len(words) == 2:
+        raise UsageError(f"a pair ({words[0]}) and --target exclude each other")
+    if len(words) > 1:
+        raise UsageError(f"too many arguments: {' '.join(words[2:]) or words[1]!r}; put the prompt in quotes")
+    lone = words[0]
+    is_pair = lone in config.table.pairs or (piped and not any(character.isspace() for character in lone))
+    return (lone, "") if is_pair else (None, lone)

@@ -1,0 +1,1 @@
+"""The configuration file, endpoints, and a pair's settings."""

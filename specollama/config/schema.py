@@ -1,0 +1,324 @@
+"""The tables of the configuration file, and how their faults are worded.
+
+A fault is one line: the file (or flag), the path of keys, the value, what is allowed, the nearest valid name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
+from pydantic_core import PydanticCustomError
+
+from specollama.config.endpoints import HIDDEN, server_url, shown
+from specollama.errors import ConfigError, UsageError, one_line
+from specollama.spec_decode.types import Api, Route, Rule
+
+T = TypeVar("T", bound="Table")
+NAME = re.compile(r"[A-Za-z0-9._-]+")
+SECRET = re.compile(r"token|secret|pass|key|auth", re.IGNORECASE)
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+SECONDS = re.compile(r"[+-]?\d+\.?\d*")
+DURATION = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+")  # Go's, without its bare "0"
+
+
+def misfit(words: str, key: str | None = None) -> PydanticCustomError:
+    """What a table's own check raises; `key`: of the table, that the fault lies in."""
+    return PydanticCustomError("fault", "{words}", {"words": words, "key": key})
+
+
+def _must(words: str, check: Callable[[Any], bool] = lambda value: True) -> WrapValidator:
+    """Refuses, in these words, what isn't of the field's type or fails the check."""
+
+    def validate(value: Any, handler: Callable[[Any], Any]) -> Any:
+        try:
+            value = handler(value)
+        except ValidationError:
+            raise misfit(f"must be {words}") from None
+        if value is not None and not check(value):
+            raise misfit(f"must be {words}")
+        return value
+
+    return WrapValidator(validate)
+
+
+def _named(kind: str) -> WrapValidator:
+    """Tables under names of the user's choice."""
+
+    def validate(value: Any, handler: Callable[[Any], Any]) -> Any:
+        if not isinstance(value, dict):
+            raise misfit(f"must be tables, each headed [{kind}.NAME]")
+        for name in value:
+            if not NAME.fullmatch(name):
+                raise misfit("a name may hold letters, digits, '.', '_' and '-' only", name)
+        return handler(value)
+
+    return WrapValidator(validate)
+
+
+def _server(value: Any, handler: Callable[[Any], str]) -> str:
+    try:
+        if "://" not in handler(value):
+            raise ValueError("must begin with http:// or https://, as http://tower:11434")
+        return server_url(value)
+    except ValidationError:
+        raise misfit("must be a URL, as http://tower:11434") from None
+    except ValueError as fault:
+        raise misfit(str(fault)) from None
+
+
+class Table(BaseModel):
+    """A table of the file. Unknown keys are told before missing ones: the first often explains the second."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
+    key_word: ClassVar[str] = "key"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_keys(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            raise misfit(f"must be a table; allowed in it: {listed(cls.model_fields)}")
+        for key in data:
+            if key not in cls.model_fields:
+                raise misfit(f"unknown {cls.key_word}{nearest(key, cls.model_fields)}", key)
+        for key, info in cls.model_fields.items():
+            if info.is_required() and key not in data:
+                raise misfit(f"missing; give it as {key} = {(info.examples or ['...'])[0]}", key)
+        return data
+
+
+Number = Annotated[float | None, _must("a number")]
+Whole = Annotated[int | None, _must("a whole number")]
+Seconds = Annotated[float, _must("a number of seconds above 0", lambda value: value > 0)]
+
+
+class OptionsTable(Table):
+    """Ollama's options by their names: those of `schema.SAMPLING_OPTIONS` and `schema.LOAD_OPTIONS`."""
+
+    key_word: ClassVar[str] = "option"
+    temperature: Number = None
+    top_k: Whole = None
+    top_p: Number = None
+    min_p: Number = None
+    typical_p: Number = None
+    repeat_last_n: Whole = None
+    repeat_penalty: Number = None
+    presence_penalty: Number = None
+    frequency_penalty: Number = None
+    seed: Whole = None
+    num_predict: Whole = None
+    num_keep: Whole = None
+    stop: Annotated[list[str] | None, _must('a list of texts, as ["END"]')] = None
+    num_ctx: Whole = None
+    num_batch: Whole = None
+    num_gpu: Whole = None
+    main_gpu: Whole = None
+    use_mmap: Annotated[bool | None, _must("true or false")] = None
+    num_thread: Whole = None
+    draft_num_predict: Whole = None
+
+
+class EndpointTable(Table):
+    url: Annotated[str, WrapValidator(_server)] = Field(examples=['"http://tower:11434"'])
+    token_env: Annotated[
+        str | None,
+        _must("the name of an environment variable that holds the token", lambda name: VARIABLE.fullmatch(name)),
+    ] = None
+    connect_timeout: Seconds = 10.0
+    idle_timeout: Seconds = 600.0
+
+
+class ModelTable(Table):
+    """A model on a server, or (`path`) a GGUF file that is opened here."""
+
+    model: Annotated[str, _must("a model's name, as qwen2.5-coder:32b")] = Field("", examples=['"qwen2.5-coder:32b"'])
+    endpoint: Annotated[
+        str | list[str] | None,
+        _must("the name of an endpoint, or a list of such names", lambda names: names != []),
+    ] = None
+    api: Annotated[Api | None, Field(strict=False), _must("one of " + ", ".join(Api))] = None
+    path: Annotated[str | None, _must("a GGUF file, as ~/models/qwen.gguf")] = None
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        if self.path is None and not self.model:
+            raise misfit('missing; give it as model = "qwen2.5-coder:32b", or path = "FILE.gguf"', "model")
+        if self.path is not None and (self.model or self.endpoint or self.api):
+            raise misfit("a file has no model's name, no endpoint and no api; leave them out", "path")
+        if self.api is not None and self.endpoint is None:
+            raise misfit("an api belongs to an endpoint; give that, too", "api")
+        return self
+
+
+def _draft(value: Any, handler: Callable[[Any], Any]) -> Any:
+    """One drafter, or a list of them; a text is one written as on the command line."""
+    listed = value if isinstance(value, list) else [value]
+    return handler([{"model": one} if isinstance(one, str) else one for one in listed])
+
+
+def _is_lookahead(value: int | list[int] | str) -> bool:
+    if isinstance(value, list):
+        return bool(value) and min(value) >= 1
+    return value == "auto" or (isinstance(value, int) and value >= 0)
+
+
+class TuningTable(Table):
+    """What a pair says about how it is run; the flags of the command line say the same."""
+
+    lookahead: Annotated[
+        int | list[int] | Literal["auto"],
+        _must('"auto", a whole number from 0, or a list of such from 1, round by round', _is_lookahead),
+    ] = "auto"
+    route: Annotated[Route, Field(strict=False), _must("one of " + ", ".join(Route))] = Route.AUTO
+    rule: Annotated[
+        Rule,
+        Field(strict=False),
+        _must("one of auto, rejection, match", lambda value: value is not Rule.GREEDY),
+    ] = Rule.AUTO
+    lanes: Annotated[int | None, _must("a whole number, 1 or more", lambda value: value >= 1)] = None
+    keep_alive: Annotated[
+        str | float | None,
+        _must(
+            'a duration, as "30m", or a number of seconds (below 0: for ever)',
+            lambda value: not isinstance(value, str) or DURATION.fullmatch(value) or SECONDS.fullmatch(value),
+        ),
+    ] = None
+    kv_type: Annotated[
+        str | None, _must('a cache type of llama.cpp, as "q8_0"', lambda name: VARIABLE.fullmatch(name))
+    ] = None
+    batch_threads: Annotated[int | None, _must("a whole number, 1 or more", lambda value: value >= 1)] = None
+    draft_ahead: Annotated[bool | None, _must("true or false")] = None
+    requantize: Annotated[bool, _must("true or false")] = True
+    options: OptionsTable = OptionsTable()
+
+    def given(self) -> dict[str, Any]:
+        """What was set, under the names that `PairSettings` has for it."""
+        given = {name: getattr(self, name) for name in TuningTable.model_fields if name in self.model_fields_set}
+        if isinstance(keep := given.get("keep_alive"), str) and SECONDS.fullmatch(keep):
+            given["keep_alive"] = float(keep)  # Ollama refuses a text without a unit
+        if isinstance(lengths := given.get("lookahead"), list):
+            given["lookahead"] = tuple(lengths)
+        if "options" in given:
+            given["options"] = self.options.model_dump(exclude_none=True)
+        return given
+
+
+class PairTable(TuningTable):
+    target: ModelTable = Field(examples=['{ model = "qwen2.5-coder:32b" }'])
+    draft: Annotated[list[ModelTable], WrapValidator(_draft)] = []
+    native: Annotated[str | None, _must("a server, as http://127.0.0.1:11436, or the name of an endpoint")] = None
+    intercept: Annotated[bool, _must("true or false")] = True
+
+
+class ServeTable(Table):
+    """What `specollama serve` does beside answering for the pairs."""
+
+    endpoint: Annotated[str | None, _must("the name of an endpoint")] = None
+    stats: Annotated[bool, _must("true or false")] = True
+    log_prompts: Annotated[bool, _must("true or false")] = False
+    max_requests: Annotated[int, _must("a whole number, 1 or more", lambda value: value >= 1)] = 256
+    max_queue: Annotated[int, _must("a whole number, 0 or more", lambda value: value >= 0)] = 512
+    max_body: Annotated[int, _must("a number of bytes, 1 or more", lambda value: value >= 1)] = 32 * 2**20
+    max_prompt: Annotated[int | None, _must("a number of characters, 1 or more", lambda value: value >= 1)] = None
+    max_num_predict: Annotated[int | None, _must("a number of tokens, 1 or more", lambda value: value >= 1)] = None
+    shutdown_timeout: Seconds = 30.0
+    stuck_after: Seconds = 600.0
+
+
+class ChatTable(Table):
+    """How a chat begins; its flags, and `/set` in it, change that. `history` None: kept at a terminal alone."""
+
+    history: Annotated[bool | None, _must("true or false")] = None
+    theme: Annotated[Literal["default", "colourblind", "mono"], _must('"default", "colourblind" or "mono"')] = "default"
+    origin: Annotated[bool, _must("true or false")] = False
+    verbose: Annotated[bool, _must("true or false")] = False
+    markdown: Annotated[bool, _must("true or false")] = True
+    wordwrap: Annotated[bool, _must("true or false")] = True
+    fold: Annotated[bool, _must("true or false")] = False
+
+
+class ReviewTable(Table):
+    """How replies are approved. `quorum`: different reviewers of one text; `mark_below`: a token's probability."""
+
+    quorum: Annotated[int, _must("a whole number, 1 or more", lambda value: value >= 1)] = 1
+    mark_below: Annotated[float, _must("a probability, 0 to 1", lambda value: 0 <= value <= 1)] = 0.5
+
+
+class ConfigTable(Table):
+    default_pair: Annotated[str | None, _must("the name of a pair")] = None
+    chat: ChatTable = ChatTable()
+    review: ReviewTable = ReviewTable()
+    serve: ServeTable = ServeTable()
+    endpoints: Annotated[dict[str, EndpointTable], _named("endpoints")] = {}
+    pairs: Annotated[dict[str, PairTable], _named("pairs")] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a setting was written: a path of keys in a file, or (no file) a flag of the command line."""
+
+    file: Path | None = None
+    keys: tuple[str, ...] = ()
+
+    def at(self, *keys: str) -> Place:
+        return replace(self, keys=(*self.keys, *keys))
+
+    def __str__(self) -> str:
+        if self.file is None:
+            return "--" + self.keys[-1].replace("_", "-")
+        return f"{self.file}: {dotted(*self.keys)}" if self.keys else str(self.file)
+
+    def refuse(self, words: str, value: object = None) -> NoReturn:
+        """Raises ConfigError (for a flag UsageError). A value that may be a secret is left out."""
+        given = "" if value is None else f" = {HIDDEN if self._secret else shown(value)}"
+        error = UsageError if self.file is None else ConfigError
+        raise error(one_line(f"{self}{given}: {words}")) from None
+
+    @property
+    def _secret(self) -> bool:
+        """Whether the value may be a token; so may anything under a key that an endpoint doesn't know."""
+        unknown = self.keys[:1] == ("endpoints",) and not {*self.keys[2:]} <= {*EndpointTable.model_fields}
+        return unknown or bool(self.keys and SECRET.search(self.keys[-1]))
+
+
+def dotted(*keys: str) -> str:
+    """A path of keys as TOML writes it: a name with a dot in it is quoted."""
+    return ".".join(key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else shown(key) for key in keys)
+
+
+def validated(table: type[T], data: Mapping[str, Any], place: Place) -> T:
+    """The table; its first fault is raised as from the place."""
+    try:
+        return table.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+    context = first.get("ctx", {})
+    keys, value = _as_written([key for key in (*first["loc"], context.get("key")) if key is not None], data)
+    place.at(*keys).refuse(context.get("words", first["msg"]), value)
+
+
+def _as_written(keys: Iterable[str | int], data: Any) -> tuple[list[str], Any]:
+    """The path of keys, and what is there. A single entry may stand for a list of one."""
+    path, value = list[str](), data
+    for key in keys:
+        if isinstance(key, int) and not isinstance(value, list):
+            continue
+        path.append(str(key))
+        known = isinstance(value, list) or (isinstance(value, Mapping) and key in value)
+        value = value[key] if known else None
+    return path, value
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """How a message goes on after an unknown name."""
+    near = difflib.get_close_matches(name, names := list(names), n=1)
+    return (f", did you mean {near[0]}?" if near else ";") + f" allowed: {listed(names)}"
+
+
+def listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"

@@ -1,0 +1,72 @@
+"""A conversation: who said what, and what may be taken back. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from specollama.backends.ollama.schema import Message
+
+TITLE = 60  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one side said. Of an answer: its thinking, its counters, and whether it was stopped before its end."""
+
+    role: str
+    content: str
+    images: tuple[str, ...] = ()  # base64
+    thinking: str = ""
+    stats: Mapping[str, Any] | None = None
+    stopped: bool = False
+
+    def message(self) -> Message:
+        """As it is sent: without the thinking, which a model isn't shown again."""
+        return Message(role=self.role, content=self.content, images=list(self.images) or None)
+
+
+@dataclass(slots=True)
+class Talk:
+    """Questions and answers in turn. `images` go with the next question."""
+
+    system: str | None = None
+    turns: list[Turn] = field(default_factory=list)
+    images: list[str] = field(default_factory=list)
+
+    @property
+    def messages(self) -> list[Message]:
+        before = [Message(role="system", content=self.system)] if self.system else []
+        return [*before, *(turn.message() for turn in self.turns)]
+
+    @property
+    def title(self) -> str:
+        """Of its first question."""
+        words = " ".join(self.turns[0].content.split()) if self.turns else ""
+        return words if len(words) <= TITLE else words[: TITLE - 3].rstrip() + "..."
+
+    @property
+    def answer(self) -> Turn | None:
+        """The last one."""
+        return next((turn for turn in reversed(self.turns) if turn.role == "assistant"), None)
+
+    def ask(self, content: str, images: Sequence[str] = ()) -> None:
+        self.turns.append(Turn("user", content, (*self.images, *images)))
+        self.images = []
+
+    def keep(self, answer: Turn) -> bool:
+        """The answer, or the part of it that came; without any, the question is forgotten too, and False."""
+        if answer.content:
+            self.turns.append(answer)
+            return True
+        self.images = list(self.turns.pop().images)
+        return False
+
+    def undo(self) -> Turn | None:
+        """Takes the last question and what was answered back: the question, None where there is none."""
+        while self.turns:
+            turn = self.turns.pop()
+            if turn.role == "user":
+                return turn
+        return None

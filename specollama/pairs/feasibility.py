@@ -1,0 +1,325 @@
+"""What a pair can do without loss, and what it can't and why: decided from what is known, nothing asked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.ollama.model_info import Model, first_difference
+from specollama.backends.ollama.schema import Message
+from specollama.backends.ollama.slot_probe import ROWS, Probe
+from specollama.config.settings import PairSettings
+from specollama.errors import UnsupportedPair
+from specollama.pairs.thinking import CLOSING, OPENING
+from specollama.spec_decode.sampler_support import effective
+from specollama.spec_decode.types import Route, Rule, SamplingOptions
+
+_HOPED_ACCEPTANCE = 0.8  # of a draft before anything is known of it: generous, since a poor one is noticed
+_HOPED_REPLY = 256  # tokens, before anything is known of a reply
+_READING_SHARE = 0.2  # of the reply's plain time, that may go into reading the prompt once more for each lane
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizers:
+    """What is known of a pair's tokenizers.
+
+    `same`: the draft model's tokens are the target's; `difference` says where not, `why_not_exact` why the target's
+    tokenizer isn't there.
+    """
+
+    target: LlamaVocabulary | None = None
+    same: bool = False
+    difference: str = ""
+    why_not_exact: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What is to be answered.
+
+    `options` are Ollama's, by its names; those that are set here win over the pair's. `format`: "json" or a JSON
+    schema. `think`: whether a thinking model thinks, or how much; None: as it does by itself. `top_logprobs`: how many
+    of the most probable tokens a plain reply shows at each place, so far as its server can (a speculated one shows what
+    it had to know). `truncate` False: what no longer fits the context is refused, never cut off at the beginning.
+    """
+
+    messages: Sequence[Message]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    format: Any = None
+    tools: Sequence[Mapping[str, Any]] = ()
+    think: bool | str | None = None
+    top_logprobs: int = 0
+    truncate: bool = True
+
+    @property
+    def raw(self) -> bool:
+        """A chat always goes through a template."""
+        return False
+
+    @property
+    def has_images(self) -> bool:
+        return any(message.images for message in self.messages)
+
+    def body(self) -> dict[str, Any]:
+        """The fields of a request to /api/chat that are its own."""
+        return {
+            "messages": [message.body() for message in self.messages],
+            **({} if self.format in (None, "") else {"format": self.format}),
+            **({"tools": list(self.tools)} if self.tools else {}),
+            **({} if self.think is None else {"think": self.think}),
+            **({"logprobs": True, "top_logprobs": self.top_logprobs} if self.top_logprobs else {}),
+            **({} if self.truncate else {"truncate": False}),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A prompt that is to be written on, as /api/generate takes it; the fields are its own, as are their meanings.
+
+    `raw`: the prompt goes to the model as it is, without a template.
+    """
+
+    prompt: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    format: Any = None
+    think: bool | str | None = None
+    suffix: str = ""
+    system: str = ""
+    template: str = ""
+    context: Sequence[int] = ()
+    raw: bool = False
+    images: Sequence[str] = ()
+
+    @property
+    def has_images(self) -> bool:
+        return bool(self.images)
+
+    def body(self) -> dict[str, Any]:
+        """The fields of a request to /api/generate that are its own."""
+        texts = {"suffix": self.suffix, "system": self.system, "template": self.template}
+        return {
+            "prompt": self.prompt,
+            **{name: text for name, text in texts.items() if text},
+            **({} if self.format in (None, "") else {"format": self.format}),
+            **({} if self.think is None else {"think": self.think}),
+            **({"context": list(self.context)} if self.context else {}),
+            **({"raw": True} if self.raw else {}),
+            **({"images": list(self.images)} if self.images else {}),
+        }
+
+
+Ask = Conversation | Completion
+
+
+def merged_options(pair: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
+    """Ollama's options as they are sent: the request's over the pair's. A null is unset, as in Ollama, and hides none.
+
+    The pair's hold what the configuration and the command line give.
+    """
+    return {**pair, **{name: value for name, value in request.items() if value is not None}}
+
+
+@dataclass(frozen=True)
+class ReplyContext:
+    """What one reply is asked with, all layers merged: every reason to run plain rests on what is in effect.
+
+    `target` None: no Ollama describes the model, so that neither a Modelfile nor a version has a say.
+    """
+
+    settings: PairSettings
+    request: Ask
+    target: Model | None = None
+
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """Those that are sent with the request: the target's server adds the Modelfile's itself."""
+        return merged_options(self.settings.options, self.request.options)
+
+    @cached_property
+    def in_effect(self) -> dict[str, Any]:
+        """Those that hold at the target's server, load-time ones included; what nobody sets is left out."""
+        return merged_options(self._modelfile, self.options)
+
+    @cached_property
+    def sampling(self) -> SamplingOptions:
+        """What the target's server samples with."""
+        defaults = self.target.defaults if self.target else SamplingOptions()
+        return effective(self.options, self._modelfile, defaults)
+
+    @property
+    def wants_nothing(self) -> bool:
+        """Whether num_predict is 0: /api/generate takes that as no limit, /api/chat stops at the first token."""
+        return self.sampling.num_predict == 0
+
+    @property
+    def _modelfile(self) -> Mapping[str, Any]:
+        return self.target.parameters if self.target else {}
+
+
+def why_plain(context: ReplyContext, target: Model) -> str | None:
+    """Why the reply can't be, or is not to be, speculated; None when it can."""
+    return (
+        why_off(context.settings)
+        or request_obstacle(context.request)
+        or ("num_predict is 0" if context.wants_nothing else None)
+        or _raw_obstacle(context.request, target)
+        or model_obstacle(target, context.in_effect)
+    )
+
+
+def near_tie_words(quantisation: str) -> str:
+    """How far apart the target's two best tokens may be for the size of a batch to decide between them; "" if unknown.
+
+    `quantisation`: by llama.cpp's names. Gaps in log-probability, as measured with Qwen2.5-Coder 1.5B on CPUs: what
+    another batch moves them by is at most 0.087 at BF16, 0.23 in 95 of 100 places and at most 0.38 at Q4_K_M.
+    """
+    name = quantisation.upper()
+    if name in ("F32", "F16", "BF16"):
+        return f"near-ties: gaps below 0.08 ({name})"
+    if not (bits := re.search(r"Q(\d)|FP(\d)", name)):
+        return ""
+    few = int(bits[1] or bits[2]) <= 4
+    return f"near-ties: gaps below {'about 0.2, at most 0.38' if few else '0.08 to 0.38'} ({name})"
+
+
+def why_off(settings: PairSettings) -> str | None:
+    """Why nothing is to be drafted, by what the user has asked for."""
+    if settings.route is Route.PLAIN:
+        return "route plain was asked for"
+    return "lookahead is 0" if settings.lookahead == 0 else None
+
+
+def request_obstacle(ask: Ask) -> str | None:
+    """What only the target's own endpoint can do."""
+    if isinstance(ask, Conversation) and ask.tools:
+        return "tools"
+    if ask.format not in (None, ""):
+        return "format"
+    return "images" if ask.has_images else None
+
+
+def obstacle_alone(context: ReplyContext) -> str | None:
+    """What of a request only an Ollama can do: not another engine, and not a file opened here."""
+    ask = context.request
+    if obstacle := request_obstacle(ask):
+        return obstacle
+    if context.wants_nothing:
+        return "num_predict 0"
+    if ask.think is not None:
+        return "think"
+    if isinstance(ask, Completion):
+        parts = {"suffix": ask.suffix, "template": ask.template, "context": ask.context}
+        return next((name for name, part in parts.items() if part), None)
+    return None
+
+
+def _raw_obstacle(ask: Ask, target: Model) -> str | None:
+    """A raw prompt of a thinking model: whether its thinking is split off depends on the server's version."""
+    return f"a raw prompt for {target.name}, which is a thinking model" if ask.raw and target.thinks else None
+
+
+def model_obstacle(target: Model, in_effect: Mapping[str, Any]) -> str | None:
+    """Why no request to a model can be speculated from outside; None when one can.
+
+    `in_effect`: the options that hold at its server.
+    """
+    if target.remote:
+        return f"{target.name} is a cloud model"
+    if target.show.details.format == "safetensors":
+        return f"{target.name} runs on the MLX engine"
+    if target.speculates_itself(in_effect):
+        return f"{target.name} is speculated by its own server"
+    if not target.renders:
+        return "the target's server can't render a chat without answering it (Ollama before 0.11.5)"
+    if target.thinks and OPENING not in target.show.template:
+        return f"{target.name} doesn't mark its thinking with {OPENING}"
+    return None
+
+
+def why_not_split(target: Model, vocabulary: LlamaVocabulary | None) -> str | None:
+    """Why a thinking model's raw reply can't be told apart into thinking and answer; None when it can."""
+    if not target.thinks:
+        return None
+    if vocabulary is None:
+        return f"{target.name} is a thinking model, and its vocabulary isn't known"
+    shown = "".join(vocabulary.shown(token) for token in vocabulary.encode(OPENING + CLOSING))
+    return None if OPENING + CLOSING in shown else f"{target.name} marks its thinking with control tokens"
+
+
+def compared(target: LlamaVocabulary | Exception, draft: LlamaVocabulary | Exception | None) -> Tokenizers:
+    """Both tokenizers beside each other; an exception says why one isn't there. None: no model drafts."""
+    if isinstance(target, Exception):
+        return Tokenizers(why_not_exact=str(target))
+    if draft is None:
+        return Tokenizers(target)
+    if isinstance(draft, Exception):
+        return Tokenizers(target, difference=f"the draft's isn't known: {draft}")
+    token = first_difference(draft.tokens(), target.tokens())
+    if token is None:
+        return Tokenizers(target, same=True)
+    ours, theirs = target.tokens()[token], draft.tokens()[token]
+    return Tokenizers(target, difference=f"token {token} is {ours!r} for the target and {theirs!r} for the draft")
+
+
+def choose_rule(
+    asked: Rule, options: SamplingOptions, target: Model, draft: Model | None, tokenizers: Tokenizers
+) -> Rule:
+    """The rule of a reply: greedy at temperature 0, else rejection where it is exact, else match.
+
+    With a seed it is match, so that the reply doesn't depend on what was drafted. Raises UnsupportedPair when
+    rejection was asked for and can't be exact.
+    """
+    if options.greedy:
+        return Rule.GREEDY
+    obstacle = _rejection_obstacle(options, target, draft, tokenizers)
+    if asked is Rule.REJECTION and obstacle:
+        raise UnsupportedPair(f"rule rejection can't be kept lossless here: {obstacle}; use `match` or `auto`")
+    return Rule.MATCH if asked is Rule.MATCH or obstacle else Rule.REJECTION
+
+
+def _rejection_obstacle(
+    options: SamplingOptions, target: Model, draft: Model | None, tokenizers: Tokenizers
+) -> str | None:
+    if draft is None:
+        return "prompt lookup draws from nothing that could be compared"
+    if options.seed is not None:
+        return "a seed asks for a reply that doesn't depend on the draft"
+    if options.penalised:
+        return "penalties change what log-probabilities don't show"
+    if not target.sampler_known:
+        return "the target's sampler doesn't work in llama.cpp's order"
+    if not draft.sampler_known:
+        return "the draft's sampler doesn't work in llama.cpp's order, and what it drew from isn't known"
+    if tokenizers.target is None:
+        return tokenizers.why_not_exact
+    return None if tokenizers.same else f"draft and target have different tokenizers ({tokenizers.difference})"
+
+
+def why_not_lanes(probe: Probe, prompt_tokens: int, lanes: int) -> str | None:
+    """Why the route lanes would be slower than plain on these servers; None when it should gain.
+
+    `prompt_tokens`: how much each of the `lanes` but the first has to read before it helps.
+    """
+    if probe.holes:
+        return "tokens come without log-probabilities: the server speculates by itself, or is Ollama before 0.12.11"
+    if not probe.resident:
+        both = "draft and target evict each other: the server's memory doesn't hold both"
+        return both if probe.draft else "the target doesn't stay in the server's memory"
+    if probe.speedup(_HOPED_ACCEPTANCE) <= 1:
+        cause = "the target works on one request at a time" if probe.slots < 2 else "lanes don't pay here"
+        doubt = f" ({probe.doubt})" if probe.doubt else ""
+        return f"{cause}: {ROWS} rows{' and their draft' * bool(probe.draft)} cost {_steps(probe)}{doubt}"
+    reading = probe.reading * prompt_tokens * (lanes - 1)
+    if reading > _READING_SHARE * _HOPED_REPLY * probe.step:
+        return f"{lanes} lanes would read the prompt of {prompt_tokens} tokens for {reading:.1f} s first"
+    return None
+
+
+def _steps(probe: Probe) -> str:
+    if probe.step <= 0:
+        return "an unknown number of target steps"
+    return f"{(probe.rows + probe.draft) / probe.step:.1f} target steps"

@@ -1,0 +1,278 @@
+"""Conversations that are kept: an SQLite file in the user's data directory, readable by the user alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from specollama.config import private_file
+from specollama.errors import RunError, UsageError, one_line
+from specollama.pairs.conversation import Talk, Turn
+
+VERSION = 1
+_LONGEST = 18  # digits of a number that SQLite can hold
+_SCHEMA = """
+CREATE TABLE conversations (
+    id INTEGER PRIMARY KEY, name TEXT UNIQUE, title TEXT NOT NULL, system TEXT, pair TEXT NOT NULL,
+    options TEXT NOT NULL, created TEXT NOT NULL, updated TEXT NOT NULL, revision INTEGER NOT NULL
+);
+CREATE TABLE turns (
+    conversation INTEGER NOT NULL REFERENCES conversations (id) ON DELETE CASCADE, place INTEGER NOT NULL,
+    role TEXT NOT NULL, content TEXT NOT NULL, thinking TEXT NOT NULL, images TEXT NOT NULL, stats TEXT,
+    stopped INTEGER NOT NULL, PRIMARY KEY (conversation, place)
+);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A kept conversation in a list. `updated`: ISO 8601, UTC."""
+
+    id: int
+    name: str | None
+    title: str
+    pair: str
+    updated: str
+    turns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A conversation with what it was held with: `pair` as given on the command line, `options` as they were set.
+
+    `revision` counts how often it was kept; None: not yet.
+    """
+
+    talk: Talk
+    pair: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    name: str | None = None
+    id: int | None = None
+    revision: int | None = None
+    created: str = ""
+
+
+def data_folder() -> Path:
+    """Where the user's conversations are, and what was typed."""
+    return platformdirs.user_data_path("specollama")
+
+
+class Store:
+    """The kept conversations. Raises RunError naming the file where it can't be read or written."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self.file = file or data_folder() / "conversations.sqlite3"
+
+    def save(self, kept: Kept) -> Kept:
+        """Keep it as it is now. What another chat kept of it meanwhile stays: it is kept beside it then, as a new one.
+
+        Raises UsageError when another conversation has its name.
+        """
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        with self._open() as db:
+            holder = self._holder(db, kept.name)
+            if holder not in (None, kept.id):
+                raise UsageError(f"another conversation is called {kept.name}")
+            values = (
+                kept.name,
+                kept.talk.title,
+                kept.talk.system,
+                json.dumps(kept.pair),
+                json.dumps(kept.options),
+                now,
+            )
+            done = None
+            if kept.id is not None:
+                done = db.execute(
+                    "UPDATE conversations SET name = ?, title = ?, system = ?, pair = ?, options = ?, updated = ?, "
+                    "revision = revision + 1 WHERE id = ? AND revision = ? AND created = ?",
+                    (*values, kept.id, kept.revision, kept.created),  # a number may be another one's after a deletion
+                )
+            if done is None or not done.rowcount:
+                name = kept.name if holder is None else None  # else the one that stays has it
+                inserted = db.execute(
+                    "INSERT INTO conversations (name, title, system, pair, options, updated, created, revision) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?, 1)",
+                    (name, *values[1:], now),
+                )
+                kept = replace(kept, name=name, id=inserted.lastrowid, revision=1, created=now)
+            else:
+                kept = replace(kept, revision=(kept.revision or 0) + 1)
+            db.execute("DELETE FROM turns WHERE conversation = ?", (kept.id,))
+            rows = [(kept.id, place, *_row(turn)) for place, turn in enumerate(kept.talk.turns)]
+            db.executemany("INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        return kept
+
+    def load(self, key: str) -> Kept:
+        """By name or number. Raises UsageError where there is none."""
+        with self._open() as db:
+            found = db.execute("SELECT * FROM conversations WHERE name = ?", (key,)).fetchone()
+            if found is None and key.isascii() and key.isdigit() and len(key) <= _LONGEST:
+                found = db.execute("SELECT * FROM conversations WHERE id = ?", (int(key),)).fetchone()
+            if found is None:
+                raise UsageError(one_line(f"no conversation is called {key}, or has that number"))
+            return _kept(db, found)
+
+    def last(self) -> Kept | None:
+        """The one that was kept last."""
+        with self._open() as db:
+            found = db.execute("SELECT * FROM conversations ORDER BY updated DESC, id DESC LIMIT 1").fetchone()
+            return None if found is None else _kept(db, found)
+
+    def summaries(self, text: str = "") -> list[Summary]:
+        """The latest first; with `text` those that have it in name, title, or in what was said."""
+        pattern = "%" + text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
+        with self._open() as db:
+            rows = db.execute(
+                "SELECT c.id, c.name, c.title, c.pair, c.updated, count(t.place) AS turns "
+                "FROM conversations c LEFT JOIN turns t ON t.conversation = c.id "
+                "WHERE c.name LIKE ?1 ESCAPE '\\' OR c.title LIKE ?1 ESCAPE '\\' OR EXISTS "
+                "(SELECT 1 FROM turns s WHERE s.conversation = c.id AND s.content LIKE ?1 ESCAPE '\\') "
+                "GROUP BY c.id ORDER BY c.updated DESC, c.id DESC",
+                (pattern,),
+            ).fetchall()
+        return [
+            Summary(
+                row["id"], row["name"], row["title"], pair_words(json.loads(row["pair"])), row["updated"], row["turns"]
+            )
+            for row in rows
+        ]
+
+    def delete(self, key: str) -> Kept:
+        """Raises UsageError where there is none."""
+        kept = self.load(key)
+        with self._open() as db:
+            db.execute("DELETE FROM conversations WHERE id = ?", (kept.id,))
+        return kept
+
+    def _holder(self, db: sqlite3.Connection, name: str | None) -> int | None:
+        """The conversation that has the name."""
+        found = db.execute("SELECT id FROM conversations WHERE name = ?", (name,)).fetchone()
+        return None if found is None else int(found["id"])
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """A connection within one transaction, which is undone when something is raised."""
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.close(os.open(self.file, os.O_CREAT | os.O_RDWR, 0o600))
+            with closing(sqlite3.connect(self.file, timeout=5)) as db:
+                db.row_factory = sqlite3.Row
+                db.execute("PRAGMA foreign_keys = ON")
+                with db:
+                    db.execute("BEGIN IMMEDIATE")
+                    self._prepare(db)
+                    yield db
+        except (OSError, sqlite3.Error) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            anew = "move it away to begin anew, or " if type(error) is sqlite3.DatabaseError else ""  # it is none
+            raise RunError(
+                one_line(f"{self.file}: conversations can't be kept there: {why}; {anew}use --no-history")
+            ) from error
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version > VERSION:
+            raise RunError(f"{self.file}: written by a later specollama; use that one, or --no-history")
+        if version == 0:
+            for statement in _SCHEMA.split(";"):
+                if statement.strip():
+                    db.execute(statement)
+            db.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def pair_words(pair: Mapping[str, str]) -> str:
+    """The pair as it was given: its name, or target and draft."""
+    named = pair.get("pair") or " + ".join(pair[key] for key in ("target", "draft") if key in pair)
+    return named or "the default pair"
+
+
+def _row(turn: Turn) -> tuple[Any, ...]:
+    stats = None if turn.stats is None else json.dumps(turn.stats)
+    return turn.role, turn.content, turn.thinking, json.dumps(turn.images), stats, turn.stopped
+
+
+def _kept(db: sqlite3.Connection, row: sqlite3.Row) -> Kept:
+    turns = db.execute("SELECT * FROM turns WHERE conversation = ? ORDER BY place", (row["id"],)).fetchall()
+    return Kept(
+        talk=Talk(row["system"], [_turn(turn) for turn in turns]),
+        pair=json.loads(row["pair"]),
+        options=json.loads(row["options"]),
+        name=row["name"],
+        id=row["id"],
+        revision=row["revision"],
+        created=row["created"],
+    )
+
+
+def _turn(row: sqlite3.Row) -> Turn:
+    stats = None if row["stats"] is None else json.loads(row["stats"])
+    images = tuple(json.loads(row["images"]))
+    return Turn(row["role"], row["content"], images, row["thinking"], stats, bool(row["stopped"]))
+
+
+def as_object(kept: Kept) -> dict[str, Any]:
+    """A conversation as one JSON object."""
+    with_images = [
+        {
+            "role": turn.role,
+            "content": turn.content,
+            **({"images": list(turn.images)} if turn.images else {}),
+            **({"thinking": turn.thinking} if turn.thinking else {}),
+            **({"stopped": True} if turn.stopped else {}),
+            **({"stats": turn.stats} if turn.stats is not None else {}),
+        }
+        for turn in kept.talk.turns
+    ]
+    head = {"id": kept.id, "name": kept.name, "title": kept.talk.title, "created": kept.created}
+    return {
+        **head,
+        "pair": dict(kept.pair),
+        "options": dict(kept.options),
+        "system": kept.talk.system,
+        "turns": with_images,
+    }
+
+
+def as_markdown(kept: Kept) -> str:
+    """A conversation to read."""
+    lines = [f"# {kept.talk.title or 'An empty conversation'}", ""]
+    lines += [f"{pair_words(kept.pair)}{', ' + kept.created if kept.created else ''}", ""]
+    if kept.talk.system:
+        lines += ["## System", "", kept.talk.system, ""]
+    for turn in kept.talk.turns:
+        images = f" ({len(turn.images)} images)" if turn.images else ""
+        lines += [f"## {turn.role.capitalize()}{images}", "", turn.content, ""]
+        if turn.stopped:
+            lines += ["*(stopped)*", ""]
+        stats = turn.stats or {}
+        if (rate := stats.get("acceptance_rate")) is not None:
+            lines += [f"*{stats['route']}, {rate:.0%} accepted*", ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def exported(kept: Kept, file: Path, overwrite: private_file.Overwrite, *, force: str) -> None:
+    """Write it as JSON or Markdown, by the file's ending. Raises UsageError for another one, or where it can't be.
+
+    The other arguments are those of `private_file.write_new`.
+    """
+    if file.suffix not in (".json", ".md"):
+        raise UsageError(one_line(f"{file}: must end in .json or .md"))
+    text = (
+        json.dumps(as_object(kept), ensure_ascii=False, indent=2) + "\n"
+        if file.suffix == ".json"
+        else as_markdown(kept)
+    )
+    try:
+        private_file.write_new(file, text, overwrite, force=force)
+    except OSError as error:
+        raise UsageError(one_line(f"{file}: {error.strerror or error}")) from error

@@ -1,0 +1,391 @@
+"""From a pair's settings to a running reply: servers, what is known of the models, checks, and the loop.
+
+The only place that names concrete backends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing
+from copy import copy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import monotonic, perf_counter_ns
+from typing import Any, Self, Unpack
+
+from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.ollama.client import OllamaServer
+from specollama.backends.ollama.model_info import Model, context_length, describe, passed_on
+from specollama.backends.ollama.request_bodies import Requests
+from specollama.backends.ollama.slot_probe import probe_pair
+from specollama.backends.ollama.tokenizer import vocabularies
+from specollama.config.endpoints import Endpoint
+from specollama.config.settings import FileRef, Overrides, PairSettings, ollama_of
+from specollama.errors import EndpointError, ModelMissing, Unreachable, UnsupportedPair
+from specollama.pairs.event_streams import unless_nothing_came, written
+from specollama.pairs.feasibility import (
+    Ask,
+    Completion,
+    Conversation,
+    ReplyContext,
+    Tokenizers,
+    choose_rule,
+    compared,
+    why_not_lanes,
+    why_not_split,
+    why_off,
+    why_plain,
+)
+from specollama.pairs.prompt import Unprompted, rendered_by_server
+from specollama.pairs.routes.lanes import LocalPlan, Plan, begins_twice, requests_for, speculated_by_requests
+from specollama.pairs.routes.local import BUSY, LocalRoute, speculated_here
+from specollama.pairs.routes.native import NativePlan, NativeRoute
+from specollama.pairs.routes.scoring import ScoringPlan, ScoringRoute, scored
+from specollama.spec_decode.decode_loop import Watcher
+from specollama.spec_decode.metrics import Done, Event, Stats, Status, Text
+from specollama.spec_decode.sampler_support import sampler_obstacle
+from specollama.spec_decode.types import Route, SamplingOptions
+
+__all__ = ["AnyPlan", "Ask", "Completion", "Conversation", "LocalPlan", "NativePlan", "Pair", "Plan", "ScoringPlan"]
+
+AnyPlan = Plan | LocalPlan | NativePlan | ScoringPlan
+
+_KNOWN_FOR = 10.0  # seconds: after that a name may be another model's, or its Modelfile have other options
+DEFAULT_LANES = 8  # concurrent rows, where the configuration doesn't say how many the target works on at once
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was learnt of a pair's models, for all its replies."""
+
+    models: tuple[Model, Model | str] | None = None
+    asked: float = 0.0  # when that was, by the monotonic clock
+    draft: Model | str = ""  # of a target that isn't on an Ollama
+    tokenizers: dict[tuple[str, str], Tokenizers] = field(default_factory=dict)  # by the models' digests
+    comparing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Pair:
+    """A pair whose servers can be asked. Use it as an async context manager.
+
+    Raises from `reply`: ModelMissing, Unreachable and other EndpointErrors of the target; UnsupportedPair when the
+    settings force what can't be done losslessly.
+    """
+
+    def __init__(self, settings: PairSettings, environ: Mapping[str, str], state: Path | None = None) -> None:
+        """`state`: the folder that keeps what is learnt of the pair; None: the user's."""
+        self.settings = settings
+        self._stack = AsyncExitStack()
+        self._local, self._scoring = LocalRoute(environ, state), ScoringRoute(environ, state)
+        self._native = NativeRoute(environ)
+        ollama = ollama_of(settings.target)
+        self._target_server = _server(ollama, environ) if ollama else None
+        self.draft_server = _server(settings.draft.endpoint, environ) if settings.draft else None
+        self._known = _Known()
+        self._watch: Watcher | None = None
+
+    async def __aenter__(self) -> Self:
+        for server in (self._target_server, self.draft_server):
+            if server:
+                await self._stack.enter_async_context(server)
+        self._stack.push_async_callback(self._local.close)
+        self._stack.push_async_callback(self._scoring.close)
+        self._stack.push_async_callback(self._native.close)
+        return self
+
+    @property
+    def target_server(self) -> OllamaServer:
+        """The Ollama that serves the target. Raises UnsupportedPair for a file, and for another engine's model."""
+        if self._target_server is None:
+            raise UnsupportedPair(f"{self.settings.target} isn't served by an Ollama, which alone can do this")
+        return self._target_server
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._stack.aclose()
+
+    def tuned(self, **flags: Unpack[Overrides]) -> Pair:
+        """The same pair with other settings for one reply; servers and what is known of them are shared.
+
+        Raises UsageError naming the setting.
+        """
+        pair = copy(self)
+        pair.settings = self.settings.override(**flags)
+        return pair
+
+    def watched(self, watch: Watcher) -> Pair:
+        """The same pair for one reply, of whose rounds `watch` is told as they end."""
+        pair = copy(self)
+        pair._watch = watch
+        return pair
+
+    async def context_length(self) -> int | None:
+        """Tokens that a conversation has room for; None where that isn't known, as before its models are loaded."""
+        known = self._local.context_length or self._scoring.context_length
+        if known or self.without_ollama:
+            return known
+        return await context_length((await self.models())[0])
+
+    async def reply(self, ask: Ask) -> AsyncGenerator[Event, None]:
+        """The events of one reply: a Status, Text as it comes, Done. Close it to stop; nothing runs on then."""
+        began, first = perf_counter_ns(), 0
+        async with aclosing(self._events(ask)) as events:
+            async for event in events:
+                if isinstance(event, Text):
+                    first = first or perf_counter_ns() - began
+                if isinstance(event, Done):
+                    event.stats.first_token_duration = first
+                    event.stats.total_duration = perf_counter_ns() - began
+                yield event
+
+    async def _events(self, ask: Ask) -> AsyncGenerator[Event, None]:
+        plan = await self.plan(ask)
+        options = ReplyContext(self.settings, ask).options
+        reason = plan if isinstance(plan, str) else None
+        if not isinstance(plan, str):
+            async with aclosing(self.speculated(plan)) as events:
+                async for event in events:
+                    if isinstance(event, str):
+                        reason = event
+                        break
+                    yield event
+        if isinstance(plan, Plan):
+            # The draw that was begun, not another: one that takes whatever comes would be biased.
+            options = {**options, "seed": plan.first_seed}
+        if reason is not None:
+            async with aclosing(self._plain(ask, options, reason)) as plain_events:
+                async for plain_event in plain_events:
+                    yield plain_event
+
+    async def plan(self, ask: Ask) -> AnyPlan | str:
+        """How the request is going to be speculated, or why it isn't."""
+        context = ReplyContext(self.settings, ask)
+        if isinstance(self.settings.target, FileRef):
+            return await self._helped(await self._local.plan_alone(context))
+        if self.settings.route is Route.NATIVE:
+            return await self._native.plan(self.settings, self._body(ask, context.options))
+        if self._scoring.api(self.settings):
+            return await self._scored(context)
+        try:
+            target, draft = await self.models()
+        except Unreachable:
+            opened = await self._local.pair(self.settings, context.options)
+            if isinstance(opened, str):
+                raise
+            opened.notices.append("its server can't be reached: the file's own template, and no Modelfile's options")
+            return await self._helped(await self._local.plan_alone(context))
+        except EndpointError:
+            if not await self._scoring.find(self.settings):
+                raise
+            return await self._scored(context)
+        if self.settings.route is Route.SCORING:
+            raise UnsupportedPair("route scoring is for other engines: Ollama's API can't score given tokens")
+        context = replace(context, target=target)
+        if reason := why_plain(context, target):
+            return reason
+        local = await self._in_process(context, target, draft)
+        if isinstance(local, LocalPlan) or self.settings.route is Route.LOCAL:
+            return local
+        plan = await self._prepare(context, target, draft)
+        return f"{plan}; {local}" if isinstance(plan, str) and local and local not in plan else plan
+
+    async def sampling(self, ask: Ask) -> SamplingOptions:
+        """The options that the target's server would sample with."""
+        target = None if self.without_ollama else (await self.models())[0]
+        return ReplyContext(self.settings, ask, target).sampling
+
+    async def _scored(self, context: ReplyContext) -> ScoringPlan:
+        """A plan for an engine that isn't Ollama."""
+        return await self._scoring.plan(context, await self._draft())
+
+    async def _draft(self) -> Model | str:
+        """The served draft model of a target that isn't on an Ollama, or why there is none."""
+        async with self._known.comparing:
+            if not isinstance(self._known.draft, Model):
+                self._known.draft = await self._describe_draft()
+            return self._known.draft
+
+    @property
+    def without_ollama(self) -> bool:
+        """Whether no Ollama serves the target, as far as that is known."""
+        return isinstance(self.settings.target, FileRef) or self._scoring.api(self.settings) is not None
+
+    async def scoring(self) -> ScoringRoute | None:
+        """The route to the engine that serves the target in Ollama's place; None for an Ollama, or a file."""
+        return self._scoring if await self._scoring.find(self.settings) else None
+
+    async def _in_process(self, context: ReplyContext, target: Model, draft: Model | str) -> LocalPlan | str:
+        """A plan with the target's own file, or why that can't be; "" where it isn't worth a word."""
+        if not context.sampling.greedy and not target.sampler_known:
+            return "the target's sampler doesn't work in llama.cpp's order"
+        if reason := sampler_obstacle(context.sampling):
+            return f"local: {reason}"
+        opened = await self._local.pair(self.settings, context.options, target)
+        if isinstance(opened, str):
+            return opened
+        if opened.alone.locked():
+            return BUSY
+        if reason := why_not_split(target, opened.target.vocabulary):
+            return reason
+        prompt = await self._prompt(context, target, opened.target.vocabulary, here=True)
+        if isinstance(prompt, Unprompted):
+            return prompt.reason
+        if reason := opened.why_full(prompt):
+            return reason
+        opened.notices += await self._local.held_twice(target)
+        raw = context.request.raw
+        return await self._helped(LocalPlan(opened, prompt, context, raw, target.thinks, opened.told()), draft)
+
+    async def _helped(self, plan: LocalPlan, draft: Model | str | None = None) -> LocalPlan:
+        """With the draft model that only its server has, or with a line about why that doesn't draft."""
+        if why_off(self.settings) or self.settings.draft not in self._local.remaining:
+            return plan
+        if isinstance(found := draft or await self._draft(), Model):
+            return replace(plan, others=(found,))
+        return replace(plan, notices=(found, *plan.notices))
+
+    async def speculated(
+        self, plan: AnyPlan, lanes: Callable[[], int] | None = None
+    ) -> AsyncGenerator[Event | str, None]:
+        """The events of a planned reply; a reason in place of them all when it came to nothing before any text.
+
+        The target has to be asked with the seed `plan.first_seed` then: a fresh one that takes whatever comes would
+        be biased. `lanes`: how many the reply may use at the moment, where it isn't alone.
+        """
+        if not isinstance(plan, Plan):
+            async with aclosing(self._other_events(plan)) as others:
+                async for event_of_other in others:
+                    yield event_of_other
+            return
+        async with aclosing(speculated_by_requests(plan, self.settings, lanes, self._watch)) as events:
+            async for event in unless_nothing_came(events):
+                yield event
+
+    def _other_events(self, plan: LocalPlan | NativePlan | ScoringPlan) -> AsyncGenerator[Event, None]:
+        if isinstance(plan, NativePlan):
+            return plan.events()
+        told = (self.settings, self._watch)
+        return speculated_here(plan, *told) if isinstance(plan, LocalPlan) else scored(plan, *told)
+
+    def context(self, plan: AnyPlan, text: str) -> list[int] | None:
+        """The tokens of the prompt and the reply, as /api/generate gives them; None where they aren't known exactly."""
+        if isinstance(plan, ScoringPlan | NativePlan):
+            return None
+        exact = plan.opened.target.vocabulary if isinstance(plan, LocalPlan) else plan.tokenizers.target
+        return None if exact is None or plan.raw else list(exact.encode(plan.prompt + text))
+
+    async def models(self) -> tuple[Model, Model | str]:
+        """What is known of the target, and of the draft model or why it can't be asked; asked anew now and then."""
+        if self._known.models is None or monotonic() - self._known.asked > _KNOWN_FOR:
+            target, draft = await asyncio.gather(
+                describe(self.target_server, self.settings.target.model), self._describe_draft()
+            )
+            if isinstance(draft, str) and self.settings.draft:
+                return target, draft  # asked again the next time: it may be there by then
+            self._known.models, self._known.asked = (target, draft), monotonic()
+        return self._known.models
+
+    async def _describe_draft(self) -> Model | str:
+        unused = self.settings.route is Route.PLAIN or self.settings.lookahead == 0
+        if self.draft_server is None or self.settings.draft is None or unused:
+            return "no draft model"
+        try:
+            return await describe(self.draft_server, self.settings.draft.model)
+        except ModelMissing:
+            raise  # a wrong name, or a pull that was forgotten: not a fault that passes
+        except EndpointError as error:
+            return f"the draft's server: {error}"
+
+    async def _prepare(self, context: ReplyContext, target: Model, draft: Model | str) -> Plan | str:
+        """How the reply is going to be speculated, or why it isn't."""
+        sampling, model = context.sampling, draft if isinstance(draft, Model) else None
+        if isinstance(draft, str) and not self.settings.looks_up_alone:
+            return draft
+        tokenizers = await self.tokenizers(target, model)
+        if reason := why_not_split(target, tokenizers.target):
+            return reason
+        prompt = await self._prompt(context, target, tokenizers.target)
+        if isinstance(prompt, Unprompted):
+            return prompt.reason
+        if tokenizers.target is None and begins_twice(prompt, target):
+            return (
+                f"the begin marker may come twice, which can't be told without a vocabulary: {tokenizers.why_not_exact}"
+            )
+        plan = Plan(
+            route=self.settings.route,
+            rule=choose_rule(self.settings.rule, sampling, target, model, tokenizers),
+            seed=secrets.randbits(31) if sampling.seed is None else sampling.seed,
+            prompt=prompt,
+            raw=context.request.raw,
+            target=target,
+            draft=model,
+            lookup=self.settings.looks_up and (model is None or self.settings.route is not Route.GREEDY),
+            target_requests=requests_for(target, context),
+            draft_requests=requests_for(model, context) if model else None,
+            tokenizers=tokenizers,
+            context_length=await context_length(target),
+            lanes=self.settings.lanes or DEFAULT_LANES,
+        )
+        return await self._routed(plan)
+
+    async def _prompt(
+        self, context: ReplyContext, target: Model, vocabulary: LlamaVocabulary | None, *, here: bool = False
+    ) -> str | Unprompted:
+        """`here`: the target is opened in process, and its server needs it for the rendering alone."""
+        body = self._body(context.request, passed_on(context.options)) | {"truncate": False}
+        unloads = Requests(target.name, SamplingOptions(), keep_alive=self.settings.keep_alive).unloads
+        if unloads and not here:
+            body.pop("keep_alive")  # rendering would unload the model
+        return await rendered_by_server(context.request, body, target, vocabulary)
+
+    async def _routed(self, plan: Plan) -> Plan | str:
+        """The plan with its route decided, or why it is better not followed."""
+        if plan.full:
+            return f"the prompt of {plan.prompt_tokens} tokens fills the context of {plan.context_length}"
+        if plan.route is not Route.AUTO:
+            return plan
+        if self._known.measuring.locked():
+            return "the pair is being measured"  # by another reply; both at once would measure each other
+        async with self._known.measuring:
+            probe = await probe_pair(plan.target_requests, plan.target, plan.draft_requests, plan.draft)
+        if isinstance(probe, str):
+            return probe
+        obstacle = why_not_lanes(probe, plan.prompt_tokens, plan.lanes)
+        return obstacle or replace(plan, route=Route.LANES, probe=probe)
+
+    def _body(self, ask: Ask, options: Mapping[str, Any]) -> dict[str, Any]:
+        keep_alive = self.settings.keep_alive
+        kept = {} if keep_alive is None else {"keep_alive": keep_alive}
+        return {"model": self.settings.target.model, **ask.body(), "options": dict(options), **kept}
+
+    async def _plain(self, ask: Ask, options: Mapping[str, Any], reason: str) -> AsyncGenerator[Event, None]:
+        """The target's own answer through its own endpoint, as it comes."""
+        stats, body = Stats(route=Route.PLAIN, reason=reason), self._body(ask, options)
+        yield Status(on=False, detail=reason)
+        server = self.target_server
+        stream = server.stream_chat(body) if isinstance(ask, Conversation) else server.stream_generate(body)
+        async with aclosing(stream) as chunks:
+            async for event in written(chunks, stats):
+                yield event
+
+    async def tokenizers(self, target: Model, draft: Model | None) -> Tokenizers:
+        """Once for two models: the target's tokenizer, and whether the draft model's is the same."""
+        async with self._known.comparing:
+            digests = target.digest, draft.digest if draft else ""
+            if digests not in self._known.tokenizers:
+                ours, theirs = await vocabularies(target, draft)
+                known = compared(ours, theirs)
+                if known.target:
+                    self._stack.callback(known.target.close)
+                if isinstance(theirs, LlamaVocabulary):
+                    theirs.close()
+                if any(isinstance(side, EndpointError) for side in (ours, theirs)):
+                    return known  # asked again the next time
+                self._known.tokenizers[digests] = known
+            return self._known.tokenizers[digests]
+
+
+def _server(endpoint: Endpoint, environ: Mapping[str, str]) -> OllamaServer:
+    return OllamaServer(endpoint.url, **endpoint.reaching(environ))

@@ -1,0 +1,92 @@
+"""The configured pairs, opened once and shared by all requests, and which of them a model's name stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from specollama.backends.ollama.model_info import full_name
+from specollama.config.settings import Config, ModelRef, PairSettings
+from specollama.pairs.pair import DEFAULT_LANES, Pair
+from specollama.pairs.slots import Lanes
+
+if TYPE_CHECKING:
+    from specollama.pairs.trace.recorder import TraceFile
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPair:
+    """A pair that can be asked. `lanes`: its target's, which other pairs may share."""
+
+    name: str
+    pair: Pair
+    lanes: Lanes
+    intercept: bool = True
+    trace: TraceFile | None = None  # that its replies are added to
+
+    @property
+    def settings(self) -> PairSettings:
+        return self.pair.settings
+
+
+class PairPool:
+    """All pairs of a configuration. Use it as an async context manager, in one event loop.
+
+    Raises ConfigError when a variable that holds a token isn't set.
+    """
+
+    def __init__(self, config: Config, environ: Mapping[str, str], trace: TraceFile | None = None) -> None:
+        lanes: dict[tuple[str, str], Lanes] = {}
+        self.pairs = {name: _opened(name, config, environ, lanes, trace) for name in config.table.pairs}
+        self._names = {full_name(name): opened for name, opened in self.pairs.items()}
+        self._targets = _targets(self.pairs, config.table.default_pair)
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        for opened in self.pairs.values():
+            await self._stack.enter_async_context(opened.pair)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    def named(self, model: object) -> OpenPair | None:
+        """The pair of that name."""
+        return self._names.get(full_name(model)) if isinstance(model, str) and model else None
+
+    def find(self, model: object) -> OpenPair | None:
+        """The pair of that name, else one whose target has it; None when the model is to be left alone."""
+        if not isinstance(model, str) or not model:
+            return None
+        return self.named(model) or self._targets.get(full_name(model))
+
+
+def _opened(
+    name: str,
+    config: Config,
+    environ: Mapping[str, str],
+    lanes: dict[tuple[str, str], Lanes],
+    trace: TraceFile | None,
+) -> OpenPair:
+    settings = config.pair(name, environ)
+    url = settings.target.endpoint.url if isinstance(settings.target, ModelRef) else ""
+    target = (url, full_name(settings.target.model))
+    total = settings.lanes or DEFAULT_LANES
+    shared = lanes.setdefault(target, Lanes(total))
+    shared.total = min(shared.total, total)
+    return OpenPair(name, Pair(settings, environ), shared, config.table.pairs[name].intercept, trace)
+
+
+def _targets(pairs: Mapping[str, OpenPair], default: str | None) -> dict[str, OpenPair]:
+    """Pairs by their target's name: the default one before the others, then as they stand in the file."""
+    ordered = sorted(pairs.values(), key=lambda opened: opened.name != default)
+    found: dict[str, OpenPair] = {}
+    for opened in ordered:
+        if opened.intercept:
+            found.setdefault(full_name(opened.settings.target.model), opened)
+    return found

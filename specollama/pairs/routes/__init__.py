@@ -1,0 +1,1 @@
+"""The ways to run a reply, by their users' names: local, lanes, greedy, scoring, native."""

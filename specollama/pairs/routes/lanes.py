@@ -1,0 +1,256 @@
+"""How one reply is speculated, and the drafter and target that do it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import AsyncExitStack, aclosing, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specollama.backends.drafter_pool import LookupFirst, ServedDrafter
+from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.ollama.model_info import Model, passed_on
+from specollama.backends.ollama.request_bodies import Requests
+from specollama.backends.ollama.server_watch import Watch, WatchedTarget
+from specollama.backends.ollama.slot_probe import Probe
+from specollama.backends.ollama.target import ContinuationTarget, LanesTarget, OllamaDrafter, RetokenisedDrafter
+from specollama.backends.prompt_lookup import TextLookup
+from specollama.config.endpoints import apart
+from specollama.config.settings import FileRef, PairSettings
+from specollama.errors import EndpointError
+from specollama.pairs.event_streams import thinking_apart
+from specollama.pairs.feasibility import ReplyContext, Tokenizers, near_tie_words
+from specollama.pairs.slots import SharedLookahead
+from specollama.spec_decode.acceptance import position_seed
+from specollama.spec_decode.decode_loop import Speculation, Watcher
+from specollama.spec_decode.draft_ahead import DraftAhead, OverlappedTarget
+from specollama.spec_decode.interfaces import Drafter, Target
+from specollama.spec_decode.lookahead import AdaptiveLookahead, Lookahead, Patience, StagedLookahead
+from specollama.spec_decode.metrics import Event, Stats, Status
+from specollama.spec_decode.retokenization import CountedCursor, ExactCursor
+from specollama.spec_decode.types import Route, Rule
+
+if TYPE_CHECKING:
+    from specollama.pairs.routes.local_models import OpenedPair
+
+_BEGIN_MARKERS = ("<s>", "<bos>", "<BOS_TOKEN>", "<|begin_of_text|>", "<|startoftext|>", "<｜begin▁of▁sentence｜>")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one reply is speculated. `context_length`: the target's, in tokens; None where its server doesn't say.
+
+    `draft` and what it is asked are None where prompt lookup drafts alone.
+    """
+
+    route: Route
+    rule: Rule
+    prompt: str
+    seed: int  # the base of the position seeds
+    target: Model
+    draft: Model | None
+    target_requests: Requests
+    draft_requests: Requests | None
+    tokenizers: Tokenizers
+    context_length: int | None
+    lanes: int
+    lookup: bool = False  # what was written before is proposed again, ahead of the draft model
+    raw: bool = False  # the prompt is the request's own, not rendered
+    probe: Probe | None = None  # None: the route was forced, and nothing measured
+
+    @property
+    def first_seed(self) -> int:
+        """The seed that the reply's first token is drawn with."""
+        return self.seed if self.route is Route.GREEDY else position_seed(self.seed, 0)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Exact with the target's tokenizer; else an estimate."""
+        exact = self.tokenizers.target
+        return len(exact.encode(self.prompt)) if exact else len(self.prompt) // 4
+
+    @property
+    def full(self) -> bool:
+        """Whether the prompt leaves no room for a draft."""
+        known = self.context_length is not None and self.tokenizers.target is not None
+        return known and self.prompt_tokens + 2 > (self.context_length or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPlan:
+    """How one reply is speculated by a target that is opened in process. `thinks`: it may think before it answers."""
+
+    opened: OpenedPair
+    prompt: str
+    context: ReplyContext
+    raw: bool = False
+    thinks: bool = False
+    notices: tuple[str, ...] = ()
+    others: tuple[Model, ...] = ()  # draft models that their server runs
+    route: Route = Route.LOCAL
+
+
+def requests_for(model: Model, context: ReplyContext) -> Requests:
+    """What a model of the pair is asked in the course of a reply."""
+    return Requests(model.name, context.sampling, passed_on(context.options), context.settings.keep_alive)
+
+
+def served(
+    model: Model,
+    context: ReplyContext,
+    target: str,
+    vocabulary: LlamaVocabulary | None = None,
+) -> ServedDrafter:
+    """A draft model on its own server, for a target that a planner drafts for. `target`: a URL of its machine.
+
+    `vocabulary`: the target's, where drafts are to come in its tokens.
+    """
+    requests = requests_for(model, context)
+    drafter: Drafter = OllamaDrafter(model.server, requests, rule=Rule.MATCH, seed=0, row_tokens=model.row_tokens)
+    if vocabulary is not None:
+        drafter = RetokenisedDrafter(drafter, vocabulary)
+    ahead = _ahead(context.settings, target, model.server.url)
+    return ServedDrafter(model.name, DraftAhead(drafter) if ahead else drafter)
+
+
+def drafting_ahead(drafters: Iterable[ServedDrafter]) -> list[DraftAhead]:
+    """Those of them that draft while the target verifies."""
+    return [each.drafter for each in drafters if isinstance(each.drafter, DraftAhead)]
+
+
+def patience(plan: Plan, settings: PairSettings) -> Patience | None:
+    """None where a person asked for speculation whatever it brings, or for a reply that no clock decides on."""
+    if plan.route is Route.GREEDY or settings.lookahead != "auto":
+        return None
+    if plan.target_requests.options.seed is not None and not plan.target_requests.options.greedy:
+        return None
+    return Patience(plan.probe.step if plan.probe else None)
+
+
+def lookahead_of(plan: Plan, settings: PairSettings) -> Lookahead:
+    if settings.lookahead == "auto":
+        return AdaptiveLookahead(most=max(1, plan.lanes - 1))
+    lengths = settings.lookahead if isinstance(settings.lookahead, tuple) else (settings.lookahead,)
+    if plan.route is Route.LANES and settings.lanes is not None:
+        lengths = tuple(min(length, max(1, plan.lanes - 1)) for length in lengths)
+    return StagedLookahead(lengths)
+
+
+def detail(plan: Plan, settings: PairSettings, lookahead: Lookahead) -> str:
+    """The status line's words."""
+    words = f"{plan.route}, lookahead {lookahead}" + ", drafting ahead" * drafts_ahead(plan, settings)
+    if plan.route is Route.LANES and plan.tokenizers.target is None:
+        words += f"; cuts checked by token counts alone: {plan.tokenizers.why_not_exact}"
+    if idle := [str(draft) for draft in settings.drafts if isinstance(draft, FileRef)]:
+        words += f"; {', '.join(idle)} drafts only for a target that is opened in process"
+    if plan.target_requests.options.greedy:
+        words += "".join(f"; {told}" for told in [near_tie_words(plan.target.show.details.quantization_level)] if told)
+    return words
+
+
+def drafts_ahead(plan: Plan, settings: PairSettings) -> bool:
+    """Whether drafting goes on while the target verifies: where the two don't take each other's time."""
+    if plan.draft is None or plan.rule is Rule.REJECTION or plan.route is Route.GREEDY:
+        return False
+    return _ahead(settings, plan.target.server.url, plan.draft.server.url)
+
+
+def _ahead(settings: PairSettings, target: str, draft: str) -> bool:
+    """As it is set, else where these URLs are of different machines."""
+    return apart(target, draft) if settings.draft_ahead is None else settings.draft_ahead
+
+
+async def sides(plan: Plan, settings: PairSettings, watch: Watch, stack: AsyncExitStack) -> tuple[Target, Drafter]:
+    """The target and the drafter of a reply; `stack` closes them."""
+    target, drafter = await _verifier(plan, watch, stack), _model(plan, watch)
+    if drafter is not None and drafts_ahead(plan, settings):
+        ahead = await stack.enter_async_context(aclosing(DraftAhead(drafter)))
+        target, drafter = OverlappedTarget(target, [ahead]), ahead
+    if drafter is not None and not plan.lookup:
+        return target, drafter
+    exact = plan.tokenizers.target
+    return target, LookupFirst(RetokenisedDrafter(TextLookup(), exact) if exact else TextLookup(), drafter)
+
+
+async def _verifier(plan: Plan, watch: Watch, stack: AsyncExitStack) -> Target:
+    """The target of the plan's route; `stack` closes it."""
+    options = plan.target_requests.options
+    if plan.route is Route.GREEDY:
+        limit = options.num_predict if options.num_predict > 0 else None
+        target = ContinuationTarget(plan.target.server, plan.target_requests, plan.prompt, limit=limit, seed=plan.seed)
+        return await stack.enter_async_context(aclosing(target))
+    exact = plan.tokenizers.target
+    lanes = LanesTarget(
+        plan.target.server,
+        plan.target_requests,
+        ExactCursor(plan.prompt, exact) if exact else CountedCursor(plan.prompt),
+        rule=plan.rule,
+        seed=plan.seed,
+        context_length=plan.context_length,
+        row_tokens=plan.probe.row_tokens if plan.probe else plan.target.row_tokens,
+        note=watch.note_target,
+    )
+    return WatchedTarget(lanes, watch)
+
+
+def _model(plan: Plan, watch: Watch) -> Drafter | None:
+    """The draft model, if there is one, its drafts in the target's tokens."""
+    if plan.draft is None or plan.draft_requests is None:
+        return None
+    tokenizers = plan.tokenizers
+    ollama = OllamaDrafter(
+        plan.draft.server,
+        plan.draft_requests,
+        rule=plan.rule,
+        seed=secrets.randbits(31),
+        vocabulary=tokenizers.target if tokenizers.same else None,
+        row_tokens=plan.draft.row_tokens,
+        note=watch.note_draft,
+    )
+    if tokenizers.target and not (tokenizers.same and plan.draft.has_logprobs):
+        return RetokenisedDrafter(ollama, tokenizers.target)
+    return ollama
+
+
+def begins_twice(prompt: str, target: Model) -> bool:
+    """Whether the prompt has a begin marker that the server may add once more. Only for want of a vocabulary."""
+    adds = target.show.model_info.get("tokenizer.ggml.add_bos_token")
+    return adds is not False and prompt.startswith(_BEGIN_MARKERS)
+
+
+async def speculated_by_requests(
+    plan: Plan, settings: PairSettings, lanes: Callable[[], int] | None, watcher: Watcher | None
+) -> AsyncGenerator[Event, None]:
+    """The events of a reply whose target a server has. `lanes`: how many it may use; `watcher` hears of each round."""
+    lookahead = lookahead_of(plan, settings)
+    if lanes is not None:
+        lookahead = SharedLookahead(lookahead, lanes)
+    stats = Stats(route=plan.route, prompt_eval_count=plan.prompt_tokens)
+    yield Status(on=True, detail=detail(plan, settings, lookahead))
+    watch = Watch(plan.target, plan.draft, plan.lanes, plan.probe.step if plan.probe else None)
+    async with AsyncExitStack() as stack:
+        target, drafter = await sides(plan, settings, watch, stack)
+        speculation = Speculation(
+            prompt=plan.prompt,
+            target=target,
+            drafter=drafter,
+            lookahead=lookahead,
+            rule=plan.rule,
+            options=plan.target_requests.options,
+            stats=stats,
+            patience=patience(plan, settings),
+            watch=watcher,
+        )
+        events = await stack.enter_async_context(aclosing(speculation.events()))
+        async for event in thinking_apart(events, plan.prompt, plan.target.thinks):
+            yield event
+    await unload(plan)
+
+
+async def unload(plan: Plan) -> None:
+    """After a reply whose models aren't to stay: best effort, since the reply is whole."""
+    for model, requests in ((plan.target, plan.target_requests), (plan.draft, plan.draft_requests)):
+        if model and requests and requests.unloads:
+            with suppress(EndpointError):
+                await model.server.generate(requests.unload())

@@ -1,0 +1,227 @@
+"""Whether a pair's target can be opened in process, from which file, and what to say where it can't."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specollama.backends.llama_cpp.hardware import has_gpu_memory
+from specollama.backends.llama_cpp.tokenizer import offloads_to_gpu
+from specollama.backends.ollama import model_store
+from specollama.backends.ollama.model_info import Model, context_length
+from specollama.backends.ollama.schema import RunningModel
+from specollama.config.settings import DraftRef, FileRef, ModelRef, PairSettings
+from specollama.errors import EndpointError, MissingPackage, RunError, UnsupportedPair
+from specollama.pairs.event_streams import thinking_apart
+from specollama.pairs.feasibility import ReplyContext, merged_options, near_tie_words, obstacle_alone, why_off
+from specollama.pairs.prompt import own_prompt
+from specollama.pairs.routes.lanes import LocalPlan, drafting_ahead, served
+from specollama.spec_decode.decode_loop import Watcher
+from specollama.spec_decode.draft_ahead import OverlappedTarget
+from specollama.spec_decode.metrics import Event, Status
+from specollama.spec_decode.planner import tell_end
+from specollama.spec_decode.sampler_support import sampler_obstacle
+from specollama.spec_decode.types import Route
+
+if TYPE_CHECKING:
+    from specollama.pairs.routes.local_models import OpenedPair
+
+_NEEDED, _TRACED = 2, 5  # most probable tokens told at each place: for a comparison, and for a trace
+_HERE = "http://localhost"  # where the target is
+
+
+_LOADING = ("num_ctx", "num_thread", "num_gpu", "use_mmap")  # options that need the models opened anew
+BUSY = "the opened model is busy with another reply"
+
+
+class LocalRoute:
+    """Opens the pair when it is first asked for, and keeps it until `close`.
+
+    `state`: the folder that keeps what is learnt of the pair; None: the user's.
+    """
+
+    def __init__(self, environ: Mapping[str, str], state: Path | None = None) -> None:
+        self._environ = environ
+        self._state = state
+        self._pair: OpenedPair | None = None
+        self._opened_by: tuple[object, ...] = ()  # what it was opened by
+        self._opening = asyncio.Lock()
+        self._looked = False  # whether the target is in its server's memory as well
+        self.remaining: tuple[ModelRef, ...] = ()  # drafts that only their server has
+
+    async def close(self) -> None:
+        pair, self._pair = self._pair, None  # at once: who asks meanwhile, or gives up, leaves no closed one here
+        if pair:
+            await pair.close()
+
+    @property
+    def context_length(self) -> int | None:
+        """In tokens, once the pair is opened."""
+        return self._pair.context_length if self._pair else None
+
+    async def pair(
+        self, settings: PairSettings, options: Mapping[str, Any], target: Model | None = None
+    ) -> OpenedPair | str:
+        """The opened pair, or why there is none; "" when that isn't worth a word.
+
+        `options`: Ollama's, to which the Modelfile's come; with others than it was opened by, or another target of that
+        name, it is opened anew, once no reply needs it any more.
+        `target`: as its server describes it. Raises RunError when the target is a file, which nothing else can run.
+        """
+        if not isinstance(settings.target, FileRef) and settings.route not in (Route.AUTO, Route.LOCAL):
+            return ""
+        options = merged_options(target.parameters if target else {}, options)
+        async with self._opening:
+            digest = target.digest if target else self._opened_by[-1] if self._pair else ""
+            loading = tuple(options.get(name) for name in _LOADING)
+            wanted = *loading, settings.kv_type, settings.batch_threads, digest
+            if self._pair and wanted != self._opened_by:
+                if self._pair.alone.locked() and not isinstance(settings.target, FileRef):
+                    return BUSY
+                async with self._pair.alone:
+                    await self.close()
+            if self._pair is None:
+                try:
+                    found = await self._open(settings, options, target)
+                except RunError as error:
+                    if isinstance(settings.target, FileRef):
+                        raise
+                    return f"local: {error}"
+                if isinstance(found, str):
+                    return found
+                self._pair, self._opened_by = found, wanted
+        return self._pair
+
+    async def held_twice(self, target: Model) -> list[str]:
+        """What to say, once, where the target's server holds the model in memory as well."""
+        if self._looked:
+            return []
+        self._looked = True
+        try:
+            running = (await target.server.ps()).models
+        except EndpointError:
+            return []
+        return [held_twice(entry, target.server.url) for entry in running if entry.digest == target.digest]
+
+    async def plan_alone(self, context: ReplyContext) -> LocalPlan:
+        """A plan that needs no server. Raises UnsupportedPair for what only a server can do, RunError for the rest."""
+        settings, ask = context.settings, context.request
+        if obstacle := obstacle_alone(context):
+            raise UnsupportedPair(f"{settings.target} is opened without a server, which {obstacle} would need")
+        if obstacle := sampler_obstacle(context.sampling):
+            raise UnsupportedPair(f"no reply can be computed under these options: {obstacle}")
+        opened = await self.pair(settings, context.options)
+        if isinstance(opened, str):
+            raise RunError(opened)
+        prompt = own_prompt(opened, ask)
+        if reason := opened.why_full(prompt):
+            raise RunError(f"{reason}: give a larger num_ctx")
+        return LocalPlan(opened, prompt, context, ask.raw, notices=opened.told())
+
+    async def _open(self, settings: PairSettings, options: Mapping[str, Any], target: Model | None) -> OpenedPair | str:
+        from specollama.pairs.drafters import load_options  # here, since numpy comes with it: 0.1 s at each start
+        from specollama.pairs.routes.local_models import open_pair
+
+        weights = target_file(settings, self._environ, target.digest if target else "")
+        if isinstance(weights, str):
+            return weights
+        if target and options.get("num_ctx") is None:
+            options = {**options, "num_ctx": await context_length(target)}
+        files, notices = dict[str, Path](), list[str]()
+        for draft in settings.drafts:
+            try:
+                if file := _file(draft, self._environ):
+                    files[str(draft)] = file
+            except RunError as error:
+                notices.append(str(error))
+        self.remaining = tuple(
+            draft for draft in settings.drafts if isinstance(draft, ModelRef) and str(draft) not in files
+        )
+        more = (draft for draft in self.remaining if draft != settings.draft)
+        notices += [f"{draft} doesn't draft: it isn't on this machine, and one served model does" for draft in more]
+        loading = load_options(options, settings)
+        pair = await open_pair(
+            weights, files, loading, lookup=settings.looks_up, requantize=settings.requantize, state=self._state
+        )
+        pair.notices += notices
+        return pair
+
+
+def held_twice(entry: RunningModel, url: str) -> str:
+    """A line about a model that is opened here and loaded there."""
+    size = f"{entry.size / 2**30:.1f} GiB, " if entry.size else ""
+    return f"{url} holds {entry.name} in memory, too ({size}for rendering): `keep_alive = 0` in the pair frees it"
+
+
+def target_file(settings: PairSettings, environ: Mapping[str, str], digest: str = "") -> Path | str:
+    """The target's weights on this machine, or why they aren't to be opened; "" when that isn't worth a word.
+
+    `digest`: of the target, as its server lists it. Raises RunError when they are there and can't be used.
+    """
+    target = _file(settings.target, environ, digest)
+    if target is None:
+        looked = ", ".join(str(place) for place in model_store.places(environ))
+        forced = settings.route is Route.LOCAL
+        return f"{settings.target} isn't in a model store on this machine ({looked})" if forced else ""
+    why = why_not_here() if settings.route is Route.AUTO and isinstance(settings.target, ModelRef) else ""
+    return why or target
+
+
+def _file(model: DraftRef, environ: Mapping[str, str], digest: str = "") -> Path | None:
+    if isinstance(model, FileRef):
+        return model.path
+    return model_store.weights(model.model, environ, digest) if isinstance(model, ModelRef) else None
+
+
+def why_not_here() -> str:
+    """Why opening a model in process is no good idea on this machine, in a line; "" where nothing speaks against it."""
+    try:
+        offloads = offloads_to_gpu()
+    except MissingPackage as error:
+        return f"local: {error}"
+    gpu = (platform.system(), platform.machine()) == ("Darwin", "arm64") or has_gpu_memory()
+    return "local: this machine has a GPU that the installed llama.cpp wasn't built for" if gpu and not offloads else ""
+
+
+def _quantisation(plan: LocalPlan) -> str:
+    """The target's, by llama.cpp's name; "" where it isn't known."""
+    if plan.context.target:
+        return plan.context.target.show.details.quantization_level
+    try:
+        from gguf import LlamaFileType  # here, since hardly any target is a file without a server
+
+        kind = LlamaFileType(int(plan.opened.target.model.metadata("general.file_type")))
+    except (ImportError, ValueError):  # a type that is newer than the package, or none
+        return ""
+    name: str = kind.name
+    return name.removeprefix("ALL_").removeprefix("MOSTLY_")
+
+
+async def speculated_here(
+    plan: LocalPlan, settings: PairSettings, watch: Watcher | None = None
+) -> AsyncGenerator[Event, None]:
+    """The events of a reply by models that are opened here. Close it to stop. `watch` is told of each round."""
+    opened, sampling = plan.opened, plan.context.sampling
+    async with opened.alone:
+        others = [served(model, plan.context, _HERE, opened.target.vocabulary) for model in plan.others]
+        shown = _TRACED if watch else _NEEDED
+        speculation = opened.speculation(plan.prompt, sampling, settings, others, shown)
+        speculation.watch = watch
+        ahead = drafting_ahead(others)
+        speculation.target = OverlappedTarget(speculation.target, ahead)
+        off = why_off(settings)
+        near = [near_tie_words(_quantisation(plan))] if sampling.greedy and off is None else []
+        words = "; ".join([off or f"local, lookahead {speculation.lookahead}", *filter(None, near), *plan.notices])
+        speculation.stats.reason = off or ""
+        yield Status(on=off is None, detail=words)
+        async with AsyncExitStack() as stack:
+            for drafter in ahead:
+                await stack.enter_async_context(aclosing(drafter))
+            events = await stack.enter_async_context(aclosing(speculation.events()))
+            async for event in thinking_apart(events, plan.prompt, plan.thinks):
+                tell_end(speculation.lookahead, event)
+                yield event

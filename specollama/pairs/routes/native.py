@@ -1,0 +1,94 @@
+"""The route native: the target's own engine drafts, on a server that was set up for it, and nothing is done here.
+
+The tokens that came out of a draft have no log-probabilities there (llama.cpp b10488), which tells a reply that was
+speculated from one that wasn't.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from shlex import quote
+from typing import Any
+
+from specollama.backends.ollama.client import OllamaServer
+from specollama.backends.ollama.schema import ChatReply, GenerateReply
+from specollama.config.settings import PairSettings
+from specollama.errors import EndpointError
+from specollama.pairs.event_streams import written
+from specollama.spec_decode.metrics import Done, Event, Stats, Status
+from specollama.spec_decode.types import Route
+
+_ENOUGH = 16  # tokens: of a shorter reply it isn't said that nothing was drafted
+
+
+@dataclass(frozen=True, slots=True)
+class NativePlan:
+    """One reply of a server that drafts by itself. `body`: the whole request; a chat has `messages`."""
+
+    server: OllamaServer
+    body: Mapping[str, Any]
+    route: Route = Route.NATIVE
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """The reply; at its end a notice where nothing of it was drafted."""
+        stats = Stats(route=self.route)
+        yield Status(on=True, detail=f"native, by {self.server.url}")
+        body = {**self.body, "logprobs": True}
+        asked = self.server.stream_chat if "messages" in body else self.server.stream_generate
+        count = _Counted()
+        async with aclosing(asked(body)) as chunks, aclosing(written(count.along(chunks), stats)) as events:
+            async for event in events:
+                if isinstance(event, Done) and count.shown >= _ENOUGH and not count.hidden:
+                    stats.notices.append(f"nothing was drafted: {self.server.url} doesn't speculate, or rarely agrees")
+                yield event
+
+
+@dataclass(slots=True)
+class _Counted:
+    """Tokens with and without log-probabilities."""
+
+    shown: int = 0
+    hidden: int = 0
+
+    async def along(self, chunks: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
+        async for chunk in chunks:
+            told = len(chunk.logprobs or ())
+            self.shown += told
+            self.hidden += not told and has_text(chunk)
+            yield chunk
+
+
+def has_text(chunk: ChatReply | GenerateReply) -> bool:
+    text = chunk.response if isinstance(chunk, GenerateReply) else chunk.message.content
+    return bool(text)
+
+
+class NativeRoute:
+    """Knows the server when it is first asked for, until `close`."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._server: OllamaServer | None = None
+
+    async def close(self) -> None:
+        if self._server:
+            await self._server.aclose()
+            self._server = None
+
+    async def plan(self, settings: PairSettings, body: Mapping[str, Any]) -> NativePlan | str:
+        """The request as it goes to the native server, or why that can't be."""
+        if self._server is None:
+            self._server = OllamaServer(settings.native.url, **settings.native.reaching(self._environ))
+        try:
+            await self._server.version()
+        except EndpointError as error:
+            return f"native: {started(str(error), settings.name)}"
+        return NativePlan(self._server, body)
+
+
+def started(fault: str, pair: str | None) -> str:
+    """An unreachable server's fault, with what starts this one."""
+    start = f"start it with `specollama native {quote(pair)}`" if pair else "is `specollama native` running?"
+    return fault.replace("is Ollama running there? (`ollama serve`)", start)

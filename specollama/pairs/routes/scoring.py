@@ -1,0 +1,235 @@
+"""Route `scoring`: finds the engine, decides how a request is written, and runs the loop over engine and drafters."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specollama.backends.engines.base import Draws, Engine, Facts
+from specollama.backends.engines.detect import CLIENTS, detect, open_engine
+from specollama.backends.engines.target import ScoringTarget
+from specollama.backends.ollama.model_info import Model
+from specollama.config.settings import ModelRef, PairSettings
+from specollama.errors import UnsupportedPair
+from specollama.pairs.feasibility import ReplyContext, obstacle_alone, why_off
+from specollama.pairs.routes.scoring_feasibility import (
+    Prompted,
+    asked,
+    by_row,
+    check_options,
+    most_rows,
+    why_not_scored,
+    why_not_worth,
+)
+from specollama.pairs.routes.scoring_prompt import prompt_for
+from specollama.spec_decode.decode_loop import Speculation, Watcher
+from specollama.spec_decode.draft_ahead import OverlappedTarget
+from specollama.spec_decode.lookahead import Patience
+from specollama.spec_decode.metrics import Event, Stats, Status
+from specollama.spec_decode.planner import MOST, tell_end
+from specollama.spec_decode.types import Api, Route, SamplingOptions
+
+if TYPE_CHECKING:
+    from specollama.pairs.routes.scoring_models import ScoringPair
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringPlan:
+    """How one reply is written by an engine: speculated, or (`reason`) plain."""
+
+    pair: ScoringPair
+    prompted: Prompted
+    context: ReplyContext
+    reason: str = ""
+    raw: bool = False
+    notices: tuple[str, ...] = ()
+
+    @property
+    def route(self) -> Route:
+        return Route.PLAIN if self.reason else Route.SCORING
+
+
+class ScoringRoute:
+    """Opens the engine when it is first asked for, and keeps it until `close`.
+
+    `state`: the folder that keeps what is learnt of the pair; None: the user's.
+    """
+
+    def __init__(self, environ: Mapping[str, str], state: Path | None = None) -> None:
+        self._environ = environ
+        self._state = state
+        self._stack = AsyncExitStack()
+        self._opening = asyncio.Lock()
+        self._found: Api | None = None
+        self._engine: Engine | None = None
+        self._pairs: dict[bool, ScoringPair] = {}  # by whether anything drafts: for a plain reply nothing is opened
+
+    async def close(self) -> None:
+        for pair in self._pairs.values():
+            await pair.close()
+        self._pairs.clear()
+        await self._stack.aclose()
+
+    @property
+    def context_length(self) -> int | None:
+        """In tokens, once a pair is opened and as far as the engine says it."""
+        return next((pair.facts.context_length for pair in self._pairs.values()), None)
+
+    def api(self, settings: PairSettings) -> Api | None:
+        """What the target's engine speaks: as configured, or as found before; None for an Ollama."""
+        target = settings.target
+        if not isinstance(target, ModelRef):
+            return None
+        return target.api if target.scored else self._found
+
+    async def find(self, settings: PairSettings) -> Api | None:
+        """The engine that answers in Ollama's place, where the configuration doesn't say what is there."""
+        if self.api(settings) is None and isinstance(settings.target, ModelRef) and settings.target.api is None:
+            self._found = await detect(settings.target.endpoint, self._environ)
+        return self.api(settings)
+
+    async def pair(self, settings: PairSettings, served: Model | None = None) -> ScoringPair:
+        """The engine, and what drafts for it. `served`: a draft model on an Ollama.
+
+        Raises EndpointError when the engine can't be asked, RunError when a draft's file can't be opened.
+        """
+        target, api = settings.target, self.api(settings)
+        assert isinstance(target, ModelRef)
+        assert api is not None, "it was asked for before"
+        from specollama.pairs.routes.scoring_models import (
+            open_pair,  # here, since numpy comes with it: 0.1 s at each start
+        )
+
+        drafting = why_off(settings) is None
+        async with self._opening:
+            if drafting not in self._pairs:
+                engine, given = await self._opened(target, api), settings if drafting else replace(settings, drafts=())
+                self._pairs[drafting] = await open_pair(engine, CLIENTS[api].kind.name, target, given, self._state)
+            pair = self._pairs[drafting]
+            if drafting and served and pair.served is None:  # its server may have been down before
+                await pair.join(served)
+        return pair
+
+    async def look(self, settings: PairSettings) -> tuple[str, Facts]:
+        """The engine's name, and what it says of itself; nothing is opened for drafting. Raises EndpointError."""
+        target, api = settings.target, self.api(settings)
+        assert isinstance(target, ModelRef)
+        assert api is not None, "it was asked for before"
+        async with self._opening:
+            return CLIENTS[api].kind.name, await (await self._opened(target, api)).facts()
+
+    async def _opened(self, target: ModelRef, api: Api) -> Engine:
+        if self._engine is None:
+            self._engine = await open_engine(target, api, self._environ, self._stack)
+        return self._engine
+
+    async def plan(self, context: ReplyContext, draft: Model | str) -> ScoringPlan:
+        """How a request is written. `draft`: the served draft model, or why there is none.
+
+        Raises UnsupportedPair for what the engine can't be asked for, EndpointError.
+        """
+        settings, ask, sampling = context.settings, context.request, context.sampling
+        pair = await self.pair(settings, draft if isinstance(draft, Model) else None)
+        if obstacle := obstacle_alone(context):
+            raise UnsupportedPair(f"{obstacle} isn't passed on to {pair.kind}, which serves {settings.target}")
+        check_options(pair.engine.can, sampling, settings.rule, pair.kind)
+        prompted = await prompt_for(ask, pair.engine, pair.kind, pair.template)
+        reason = await self._why_plain(settings, pair, sampling, prompted, draft)
+        missed = (draft,) if isinstance(draft, str) and settings.draft and not reason else ()
+        return ScoringPlan(pair, prompted, context, reason, ask.raw, (*missed, *pair.told()))
+
+    async def _why_plain(
+        self,
+        settings: PairSettings,
+        pair: ScoringPair,
+        sampling: SamplingOptions,
+        prompted: Prompted,
+        draft: Model | str,
+    ) -> str:
+        """Why nothing is drafted; "" where it is."""
+        can, facts = pair.engine.can, pair.facts
+        if reason := why_not_scored(settings, can, sampling, facts, pair.kind) or prompted.reason:
+            return reason
+        if not pair.drafts:
+            return draft if isinstance(draft, str) else "no draft model"
+        if pair.busy:
+            return "the draft model is busy with another reply"
+        if settings.lookahead != "auto":
+            return ""
+        costs = await pair.costs(sampling)
+        worth = settings.route is Route.SCORING
+        return "" if worth else why_not_worth(costs, can, facts, len(prompted.tokens), sampling)
+
+
+async def scored(
+    plan: ScoringPlan, settings: PairSettings, watch: Watcher | None = None
+) -> AsyncGenerator[Event, None]:
+    """The events of a planned reply. Close it to stop. `watch` is told of each round."""
+    pair = plan.pair
+    async with AsyncExitStack() as stack:
+        if not plan.reason:
+            await stack.enter_async_context(pair.alone())
+        speculation = await _speculation(plan, settings, stack)
+        speculation.watch = watch
+        if plan.reason:
+            events = speculation.plain("; ".join([plan.reason, *plan.notices]))
+        else:
+            how = asked(pair.engine.can, plan.context.sampling)
+            words = [f"scoring, {pair.kind}, {how}, lookahead {speculation.lookahead}", *plan.notices]
+            yield Status(on=True, detail="; ".join(words))
+            events = speculation.events()
+        async with aclosing(events):
+            async for event in events:
+                tell_end(speculation.lookahead, event)
+                yield event
+
+
+async def _speculation(plan: ScoringPlan, settings: PairSettings, stack: AsyncExitStack) -> Speculation:
+    pair, sampling, prompted = plan.pair, plan.context.sampling, plan.prompted
+    can, tokens = pair.engine.can, list(prompted.tokens)
+    if pair.drafting.lookup and not plan.reason:
+        await pair.lexicon.know(tokens)
+    rows = min(most_rows(can, pair.facts, sampling), settings.lanes or MOST + 1)
+    planned = pair.planned(settings, plan.context, tokens, rows - 1)
+    for ahead in planned.ahead:
+        await stack.enter_async_context(aclosing(ahead))
+    target = ScoringTarget(
+        pair.engine,
+        tokens,
+        Draws(sampling, _seed(sampling, must=can.must_seed)),
+        pair.lexicon,
+        prompt=len(tokens),
+        messages=prompted.messages,
+        context_length=pair.facts.context_length,
+        by_row=by_row(can, sampling),
+    )
+    return Speculation(
+        prompt=prompted.text,
+        target=OverlappedTarget(target, planned.ahead),
+        drafter=planned.drafter,
+        lookahead=planned.lookahead,
+        rule=planned.rule,
+        options=sampling,
+        stats=Stats(route=plan.route, prompt_eval_count=len(tokens)),
+        patience=_patience(pair, settings, sampling),
+    )
+
+
+def _seed(sampling: SamplingOptions, *, must: bool) -> int | None:
+    """The base of the position seeds; at temperature 0 nothing is drawn."""
+    if sampling.greedy:
+        return None
+    return secrets.randbits(31) if must and sampling.seed is None else sampling.seed
+
+
+def _patience(pair: ScoringPair, settings: PairSettings, sampling: SamplingOptions) -> Patience | None:
+    """None where a person asked for a lookahead whatever it brings, or for a reply that no clock decides on."""
+    if settings.lookahead != "auto" or (sampling.seed is not None and not sampling.greedy):
+        return None
+    known = pair.measured(sampling)
+    return Patience(known.plain if known and settings.route is Route.AUTO else None)

@@ -1,0 +1,1 @@
+"""HTTP servers that speak Ollama's API: the proxy, the embedded one, and what they share."""

@@ -1,0 +1,162 @@
+"""The routes: Ollama's native API over the served models, as an ASGI application."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, TypeVar
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from specollama.backends.ollama import request_validation
+from specollama.backends.ollama.schema import (
+    ChatRequest,
+    GenerateRequest,
+    PsReply,
+    Reply,
+    ShowRequest,
+    TagsReply,
+    VersionReply,
+)
+from specollama.pairs.ollama_response import joined
+from specollama.server.embedded import endpoints, model_card
+from specollama.server.embedded.served_model import Served
+from specollama.server.http.faults import Fault
+from specollama.server.http.guard import Guard, TooLarge
+from specollama.server.http.responses import Lines, json_response, line, unless_gone
+
+VERSION = "0.33.0"
+"""The Ollama release whose behaviour this server has."""
+
+Result = TypeVar("Result")
+
+
+def make_app(models: Mapping[str, Served], token: str | None = None) -> Starlette:
+    """The application; it closes the engines when it shuts down. `token`: what requests must carry."""
+    routes = Routes(models)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        for model in models.values():
+            await model.engine.close()
+
+    return Starlette(
+        routes=[
+            Route("/", routes.root),
+            Route("/api/version", routes.version),
+            Route("/api/tags", routes.tags),
+            Route("/api/ps", routes.ps),
+            Route("/api/show", routes.show, methods=["POST"]),
+            Route("/api/generate", routes.generate, methods=["POST"]),
+            Route("/api/chat", routes.chat, methods=["POST"]),
+        ],
+        middleware=[Middleware(Guard, token=token)],
+        exception_handlers={Fault: _fault, TooLarge: _too_large, HTTPException: _http_exception},
+        lifespan=lifespan,
+    )
+
+
+class Routes:
+    """`models`: by their names without `:latest`."""
+
+    def __init__(self, models: Mapping[str, Served]) -> None:
+        self._models = models
+
+    async def root(self, _: Request) -> Response:
+        return PlainTextResponse("Ollama is running")
+
+    async def version(self, _: Request) -> Response:
+        return json_response(VersionReply(version=VERSION).body())
+
+    async def tags(self, _: Request) -> Response:
+        cards = [model.card for model in self._models.values()]
+        return json_response(TagsReply(models=[model_card.listed(card) for card in cards]).body())
+
+    async def ps(self, _: Request) -> Response:
+        models = [model_card.running(model.card, model.engine.num_ctx) for model in self._models.values()]
+        return json_response(PsReply(models=models).body())
+
+    async def show(self, request: Request) -> Response:
+        ask = request_validation.parsed(await request.body(), ShowRequest)
+        if not ask.model:
+            raise Fault(400, "model is required")
+        model = self._find(ask.model, model_card.with_tag(ask.model))
+        return json_response(model_card.show(model.card, verbose=ask.verbose))
+
+    async def generate(self, request: Request) -> Response:
+        started = time.monotonic_ns()
+        ask = request_validation.parsed(await request.body(), GenerateRequest)
+        request_validation.check(ask)
+        model = self._find(ask.model, ask.model)
+        return await _answered(request, endpoints.generate(model, ask, started), stream=ask.stream is not False)
+
+    async def chat(self, request: Request) -> Response:
+        started = time.monotonic_ns()
+        ask = request_validation.parsed(await request.body(), ChatRequest)
+        request_validation.check(ask)
+        if not ask.model:
+            raise Fault(400, "model is required")
+        model = self._find(ask.model, ask.model)
+        return await _answered(request, endpoints.chat(model, ask, started), stream=ask.stream is not False)
+
+    def _find(self, name: str, shown: str) -> Served:
+        model = self._models.get(model_card.short_name(name))
+        if model is None:
+            raise Fault(404, f"model '{shown}' not found")
+        return model
+
+
+async def _answered(request: Request, answer: Awaitable[endpoints.Answer], *, stream: bool) -> Response:
+    """Answer, or give up at once when the client goes away: the engine's slot is then free again."""
+    respond = _stream if stream else _whole
+    return await unless_gone(request, respond(answer))
+
+
+async def _whole(answer: Awaitable[endpoints.Answer]) -> Response:
+    result = await answer
+    if isinstance(result, Reply):
+        return json_response(result.body())
+    async with aclosing(result):
+        replies: list[Any] = [reply async for reply in result]
+    return json_response(joined(replies).body())
+
+
+async def _stream(answer: Awaitable[endpoints.Answer]) -> Response:
+    """The first reply is awaited here, so that a refusal still gets a status of its own."""
+    result = await answer
+    if isinstance(result, Reply):
+        return json_response(result.body())
+    first = await anext(result)
+    return Lines(_lines(first, result), media_type="application/x-ndjson")
+
+
+async def _lines(first: Reply, rest: AsyncGenerator[Any]) -> AsyncGenerator[bytes]:
+    async with aclosing(rest):
+        yield line(first.body())
+        try:
+            async for reply in rest:
+                yield line(reply.body())
+        except Fault as fault:
+            yield line({"error": fault.text})
+
+
+async def _fault(_: Request, error: Any) -> Response:
+    return json_response({"error": error.text}, error.status)
+
+
+async def _too_large(_: Request, error: Exception) -> Response:
+    return json_response({"error": str(error)}, 413)
+
+
+async def _http_exception(_: Request, error: Any) -> Response:
+    return PlainTextResponse(f"{error.status_code} {_WORDS.get(error.status_code, error.detail)}", error.status_code)
+
+
+_WORDS: Mapping[int, str] = {404: "page not found", 405: "method not allowed"}

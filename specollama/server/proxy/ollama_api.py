@@ -1,0 +1,210 @@
+"""Ollama's own API: answered for pairs, passed on for all else."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from specollama.backends.ollama.model_info import full_name
+from specollama.config.settings import FileRef
+from specollama.errors import SpecollamaError, one_line
+from specollama.pairs.answer import Answer, Chunk
+from specollama.pairs.pool import OpenPair
+from specollama.server.http.faults import Fault
+from specollama.server.http.responses import Lines, encoded, json_response, line, unless_gone
+from specollama.server.proxy.config_generation import Generation, Listed, generation_of
+from specollama.server.proxy.errors import fault_of
+from specollama.server.proxy.request_limits import within
+from specollama.server.proxy.request_record import Record, record_of
+
+UPLOADS = "/api/blobs/"
+"""Whole models: passed on as they come, whatever their size."""
+
+_LONGEST = 500  # characters of a reason in a header
+_NEVER = "0001-01-01T00:00:00Z"  # what Go prints for no time at all
+
+
+async def root(_: Request) -> Response:
+    return PlainTextResponse("Ollama is running")
+
+
+async def generate(request: Request) -> Response:
+    return await _reply(request, chat=False)
+
+
+async def chat(request: Request) -> Response:
+    return await _reply(request, chat=True)
+
+
+async def tags(request: Request) -> Response:
+    return json_response({"models": await models(generation_of(request))})
+
+
+async def models(generation: Generation) -> list[dict[str, Any]]:
+    """The pairs, each as its target under its own name, and the models of all servers."""
+    found = await generation.models()
+    pairs = generation.pool.pairs.values()
+    return [_as_pair(opened, generation, found) for opened in pairs] + [
+        entry for entry, _, _ in found if generation.pool.named(entry["name"]) is None
+    ]
+
+
+async def ps(request: Request) -> Response:
+    return json_response({"models": [entry for entry, _, _ in await generation_of(request).merged("/api/ps")]})
+
+
+async def show(request: Request) -> Response:
+    """For a pair: what its target's server says of the target, and what is configured."""
+    raw = await request.body()
+    generation, body = generation_of(request), json_object(raw)
+    opened = generation.pool.named(body.get("model") or body.get("name")) if body else None
+    if opened is None or body is None:
+        return await passed(request, raw)
+    record_of(request).pair = opened.name
+    target, pair_entry = opened.settings.target, {"specollama": described(opened)}
+    if isinstance(target, FileRef):
+        told = await asyncio.to_thread(_of_file, target.path, verbose=body.get("verbose") is True)
+        return json_response({**told, **pair_entry})
+    if opened.pair.without_ollama:  # its engine has no such call
+        return json_response({"details": {}, "model_info": {}, "capabilities": ["completion"], **pair_entry})
+    asked = {name: value for name, value in body.items() if name != "name"}
+    asked["model"] = target.model
+    response = await generation.upstream_of(opened).json("POST", "/api/show", asked)
+    answer = json_object(response.content)
+    if response.is_error or answer is None:
+        return Response(response.content, response.status_code, media_type=response.headers.get("content-type"))
+    return json_response({**answer, **pair_entry})
+
+
+async def other(request: Request) -> Response:
+    """What isn't known here is the default server's matter, uploads included."""
+    upstream = generation_of(request).default
+    if request.url.path.startswith(UPLOADS):
+        return await upstream.pass_on(request)
+    return await unless_gone(request, upstream.pass_on(request, await request.body()))
+
+
+async def passed(request: Request, raw: bytes) -> Response:
+    """The same request to the server that has its model."""
+    body = json_object(raw)
+    upstream, own = await generation_of(request).place(body.get("model") if body else None)
+    if body is not None and own is not None and full_name(own) != full_name(str(body.get("model"))):
+        raw = encoded({**body, "model": own})
+    return await unless_gone(request, upstream.pass_on(request, raw))
+
+
+async def _reply(request: Request, *, chat: bool) -> Response:
+    raw = await request.body()
+    generation, body = generation_of(request), json_object(raw)
+    if body is None:
+        return await passed(request, raw)
+    opened = generation.pool.find(body.get("model"))
+    limited = within(body, generation.serve, opened.settings.options if opened else {})
+    note(request, body, opened)
+    if opened is None:
+        return await passed(request, raw if limited == body else encoded(limited))
+    answer = Answer(opened, limited, chat)
+    return await unless_gone(request, _answered(answer, record_of(request), generation))
+
+
+async def _answered(answer: Answer, record: Record, generation: Generation) -> Response:
+    first, rest = await begun(answer, record, stats=generation.serve.stats)
+    headers = speculation_headers(answer)
+    if answer.streams:
+        return Lines(_lines(first, rest, record), headers=headers, media_type="application/x-ndjson")
+    await rest.aclose()
+    return json_response(first, headers=headers)
+
+
+async def begun(answer: Answer, record: Record, *, stats: bool) -> tuple[Chunk, AsyncGenerator[Chunk, None]]:
+    """The first chunk, and the rest of them: a refusal before any still gets a status of its own."""
+    chunks = _noted(answer, record, stats=stats)
+    try:
+        return await anext(chunks), chunks
+    except BaseException:
+        await chunks.aclose()
+        raise
+
+
+async def _noted(answer: Answer, record: Record, *, stats: bool) -> AsyncGenerator[Chunk, None]:
+    async with aclosing(answer.chunks()) as chunks:
+        async for chunk in chunks:
+            record.stats = answer.stats
+            if not stats:
+                chunk.pop("specollama", None)
+            yield chunk
+
+
+async def _lines(first: Chunk, rest: AsyncGenerator[Chunk, None], record: Record) -> AsyncGenerator[bytes, None]:
+    async with aclosing(rest):
+        yield line(first)
+        try:
+            async for chunk in rest:
+                yield line(chunk)
+        except (Fault, SpecollamaError) as error:
+            record.error = str(error)
+            yield line({"error": fault_of(error).text})
+
+
+def note(request: Request, body: dict[str, Any], opened: OpenPair | None) -> None:
+    """For the log: which model, and the client's text only where the configuration asks for it."""
+    record = record_of(request)
+    record.model = str(body["model"])[:200] if body.get("model") is not None else None
+    record.pair = opened.name if opened else None
+    if generation_of(request).serve.log_prompts:
+        record.prompt = body.get("messages", body.get("prompt"))
+
+
+def speculation_headers(answer: Answer) -> dict[str, str]:
+    headers = {"x-specollama-pair": answer.opened.name, "x-specollama-route": str(answer.stats.route)}
+    if answer.stats.reason:
+        headers["x-specollama-reason"] = one_line(answer.stats.reason)[:_LONGEST].encode("ascii", "replace").decode()
+    return headers
+
+
+def json_object(raw: bytes) -> dict[str, Any] | None:
+    """The body, if it is a JSON object."""
+    try:
+        body = from_json(raw, allow_inf_nan=False)
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) else None
+
+
+def described(opened: OpenPair) -> dict[str, Any]:
+    """What is configured of a pair."""
+    settings = opened.settings
+    return {
+        "pair": opened.name,
+        "target": settings.target.model,
+        "draft": settings.draft.model if settings.draft else None,
+        "route": str(settings.route),
+        "rule": str(settings.rule),
+        "lookahead": settings.lookahead,
+        "lanes": settings.lanes,
+    }
+
+
+def _of_file(path: Path, *, verbose: bool) -> dict[str, Any]:
+    """What a GGUF file that no server has says of itself."""
+    from specollama.server.embedded import model_card  # here, since it needs the package gguf, as the file itself did
+
+    return model_card.show(model_card.ModelCard.read(path.stem, path), verbose=verbose)
+
+
+def _as_pair(opened: OpenPair, generation: Generation, found: list[Listed]) -> dict[str, Any]:
+    """The target's entry under the pair's name; the digest is its own: clients take those of one digest for one."""
+    target, upstream = full_name(opened.settings.target.model), generation.upstream_of(opened)
+    own = [entry for entry, place, name in found if place is upstream and full_name(name) == target]
+    blank = {"modified_at": _NEVER, "size": 0, "digest": "", "details": {}}
+    entry = {**blank, **(own[0] if own else {}), "name": opened.name, "model": opened.name}
+    digest = hashlib.sha256(f"{entry['digest']} {opened.name}".encode()).hexdigest()
+    return {**entry, "digest": digest if entry["digest"] else ""}

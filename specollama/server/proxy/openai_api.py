@@ -1,0 +1,122 @@
+"""OpenAI's API: answered for pairs by way of Ollama's own, passed on for all else."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from datetime import datetime
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from specollama.backends.ollama.model_info import full_name
+from specollama.errors import SpecollamaError
+from specollama.pairs.answer import Answer, Chunk
+from specollama.pairs.pool import OpenPair
+from specollama.server.http.faults import Fault
+from specollama.server.http.responses import Lines, encoded, json_response, unless_gone
+from specollama.server.proxy import ollama_api
+from specollama.server.proxy.config_generation import generation_of
+from specollama.server.proxy.errors import error_body, fault_of
+from specollama.server.proxy.openai_translation import Json, Shaper, Untranslatable, chat_body, completion_body
+from specollama.server.proxy.request_limits import within
+from specollama.server.proxy.request_record import Record, record_of
+
+_Translate = Callable[[Mapping[str, Any], Mapping[str, Any]], Json]
+
+
+async def chat(request: Request) -> Response:
+    return await _reply(request, chat_body, chat=True)
+
+
+async def completions(request: Request) -> Response:
+    return await _reply(request, completion_body, chat=False)
+
+
+async def models(request: Request) -> Response:
+    listed = await ollama_api.models(generation_of(request))
+    return json_response({"object": "list", "data": [_model(entry) for entry in listed]})
+
+
+async def model(request: Request) -> Response:
+    wanted = request.path_params["model"]
+    for entry in await ollama_api.models(generation_of(request)):
+        if full_name(entry["name"]) == full_name(wanted):
+            return json_response(_model(entry) | {"id": wanted})
+    raise Fault(404, f"model '{full_name(wanted)}' not found")
+
+
+async def _reply(request: Request, translate: _Translate, *, chat: bool) -> Response:
+    raw = await request.body()
+    generation, asked = generation_of(request), ollama_api.json_object(raw)
+    opened = generation.pool.find(asked.get("model")) if asked else None
+    if asked is not None:
+        ollama_api.note(request, asked, opened)
+    if opened is None or asked is None:
+        return await ollama_api.passed(request, raw)
+    try:
+        body = within(translate(asked, opened.settings.options), generation.serve, opened.settings.options)
+    except Untranslatable:
+        return await _to_target(request, asked, opened)
+    wanted = asked.get("stream_options")
+    usage = isinstance(wanted, Mapping) and wanted.get("include_usage") is True
+    shaper = Shaper(str(asked["model"]), secrets.token_hex(6), chat, usage)
+    answer = Answer(opened, body, chat)
+    return await unless_gone(request, _answered(answer, shaper, record_of(request), stats=generation.serve.stats))
+
+
+async def _to_target(request: Request, asked: Mapping[str, Any], opened: OpenPair) -> Response:
+    """What can't be said in Ollama's own API: the target's server answers, under its model's name."""
+    body = encoded({**asked, "model": opened.settings.target.model})
+    upstream = generation_of(request).upstream_of(opened)
+    return await unless_gone(request, upstream.pass_on(request, body))
+
+
+async def _answered(answer: Answer, shaper: Shaper, record: Record, *, stats: bool) -> Response:
+    first, rest = await ollama_api.begun(answer, record, stats=stats)
+    headers = ollama_api.speculation_headers(answer)
+    if answer.streams:
+        headers["content-type"] = "text/event-stream"
+        return Lines(_events(first, rest, shaper, record), headers=headers)
+    await rest.aclose()
+    return json_response(shaper.whole(first), headers={**headers, "content-type": "application/json"})
+
+
+async def _events(
+    first: Chunk, rest: AsyncGenerator[Chunk, None], shaper: Shaper, record: Record
+) -> AsyncGenerator[bytes, None]:
+    async with aclosing(rest):
+        for piece in shaper.pieces(first):
+            yield _event(piece)
+        try:
+            async for chunk in rest:
+                for piece in shaper.pieces(chunk):
+                    yield _event(piece)
+        except (Fault, SpecollamaError) as error:
+            record.error = str(error)
+            yield _event(error_body(record.path, fault_of(error)))
+            return
+        yield b"data: [DONE]\n\n"
+
+
+def _event(body: Json) -> bytes:
+    return b"data: " + encoded(body) + b"\n\n"
+
+
+def _model(entry: Mapping[str, Any]) -> Json:
+    return {
+        "id": entry["name"],
+        "object": "model",
+        "created": _seconds(entry.get("modified_at")),
+        "owned_by": "library",
+    }
+
+
+def _seconds(time: Any) -> int:
+    """Since 1970; 0 for what is no time."""
+    try:
+        return max(0, int(datetime.fromisoformat(str(time)).timestamp()))
+    except (ValueError, OverflowError):
+        return 0

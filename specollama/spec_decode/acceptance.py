@@ -1,0 +1,159 @@
+"""Which drafted tokens stand: the three rules, over numbers and a random generator alone.
+
+- *greedy*: the drafted token stands if it is the target's most probable one.
+- *rejection*: it stands with probability min(1, p/q); else a token is recovered from max(0, p - q), normalised
+  (Leviathan et al. 2023, algorithm 1).
+- *match*: the target's own sample stands, and the walk goes on while it equals the draft. Lossless at any
+  setting. At temperature 0 the sample is the most probable token, so greedy is match there.
+
+Independence: which rule is used at a place, and whether the place is tested, depends on what came before it,
+on the options, on the row and on q; never on the drafted token, a later one, or the target's sample.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from random import Random
+
+from specollama.spec_decode.types import Distribution, Draft, Emitted, Origin, Row, Rule, Scored, Token, Verdict
+
+_SEEDS = 0x7FFFFFFF
+
+
+def position_seed(base: int, position: int) -> int:
+    """The seed of the draw at a place of the reply: 0 to 2**31 - 1, the same each time it is asked.
+
+    A server starts its generator anew for each request, so that one seed for all would correlate the draws. No
+    two positions of a reply have the same: each step is a bijection of 31 bits.
+    """
+    digest = hashlib.blake2b(str(base).encode(), digest_size=4).digest()
+    mixed = (int.from_bytes(digest, "big") + position) & _SEEDS
+    for factor in (0x45D9F3B, 0x119DE1F3):  # odd, so that multiplying loses nothing
+        mixed = ((mixed ^ (mixed >> 15)) * factor) & _SEEDS
+    return mixed ^ (mixed >> 15)
+
+
+def visible(tokens: Sequence[Token], probabilities: Sequence[float], distinct: frozenset[str]) -> Distribution | None:
+    """The distribution over the tokens that have a text of their own, given that one of those is drawn.
+
+    Tokens without text are hidden (Ollama prints "" for the end, control tokens and fragments of characters).
+    None when one of the texts isn't `distinct` (several tokens print it, one of them maybe hidden), or when
+    nothing is visible.
+    """
+    shown = [(token.text, p) for token, p in zip(tokens, probabilities, strict=False) if token.text]
+    total = sum(p for _, p in shown)
+    if total <= 0 or any(text not in distinct for text, _ in shown):
+        return None
+    return {text: p / total for text, p in shown}
+
+
+def accepts(token: str, p: Distribution, q: Distribution, random: Random) -> bool:
+    """Whether a token drawn from q stands under p: with probability min(1, p/q)."""
+    return random.random() * q[token] < p.get(token, 0.0)
+
+
+def residual(p: Distribution, q: Distribution) -> Distribution:
+    """max(0, p - q), normalised: what a rejected token is replaced from."""
+    excess = {token: max(0.0, weight - q.get(token, 0.0)) for token, weight in p.items()}
+    total = sum(excess.values())
+    return {token: weight / total for token, weight in excess.items()} if total > 0 else p
+
+
+def draw(distribution: Distribution, random: Random) -> str:
+    """One token of the distribution."""
+    point = random.random()
+    token = ""
+    for token, weight in distribution.items():
+        point -= weight
+        if point < 0:
+            return token
+    return token  # rounding: the weights added up to a little less than 1
+
+
+def judge(draft: Draft, scored: Scored, rule: Rule, random: Random) -> Verdict:
+    """Walk along the draft as far as the target agrees, and take one token of the target's beyond.
+
+    Under REJECTION a place is judged by that rule where p and q are both known, else by match; any other rule
+    is match throughout. The walk is over text: a token of the target may span drafted ones, or end inside one,
+    when the two have different tokenizers. It ends where no row was asked, and after a token that isn't a drafted one
+    unless the rows are the target's own. Where nothing was drafted, the target's token is its own plain one.
+    """
+    text, place_of = draft.text, _starts(draft)
+    offset, emitted = 0, list[Emitted]()
+    while (row := scored.rows.get(offset)) is not None:
+        if row.sample is None:
+            return _verdict(draft, emitted, offset, row, contradicted=offset < len(text))
+        if offset == len(text):
+            emitted.append(Emitted(row.sample, Origin.BONUS if draft.tokens else Origin.PLAIN, row.top))
+            break
+        place = place_of.get(offset) if rule is Rule.REJECTION else None
+        settled = _settle(draft, place, row, text[offset:], random)
+        emitted.append(settled)
+        if settled.origin is not Origin.ACCEPTED:
+            return _verdict(draft, emitted, offset, row, contradicted=True)
+        spans = place_of.get(offset) is None or draft.tokens[place_of[offset]].text != settled.token.text
+        offset += len(settled.token.text)
+        if spans and not scored.own:
+            break
+    return _verdict(draft, emitted, offset, None, contradicted=False)
+
+
+def _settle(draft: Draft, place: int | None, row: Row, rest: str, random: Random) -> Emitted:
+    q = draft.q[place] if place is not None and place < len(draft.q) else None
+    if place is not None and row.p is not None and q is not None:
+        token = draft.tokens[place].text
+        if accepts(token, row.p, q, random):
+            return Emitted(_shown(token, row), Origin.ACCEPTED, row.top)
+        return Emitted(_shown(draw(residual(row.p, q), random), row), Origin.RECOVERED, row.top)
+    assert row.sample is not None
+    agreed = rest.startswith(row.sample.text)
+    return Emitted(row.sample, Origin.ACCEPTED if agreed else Origin.RECOVERED, row.top)
+
+
+def _shown(text: str, row: Row) -> Token:
+    return next((token for token in row.top if token.text == text), Token(text))
+
+
+def _starts(draft: Draft) -> dict[int, int]:
+    """Each drafted token's place by the offset, in characters, at which it begins."""
+    starts, offset = {}, 0
+    for place, token in enumerate(draft.tokens):
+        starts[offset] = place
+        offset += len(token.text)
+    return starts
+
+
+def _verdict(draft: Draft, emitted: Sequence[Emitted], offset: int, row: Row | None, *, contradicted: bool) -> Verdict:
+    accepted = _covered(draft, offset)
+    begun = sum(len(token.text) for token in draft.tokens[:accepted]) < offset  # ended inside a drafted token
+    return Verdict(
+        emitted=tuple(emitted),
+        drafted=len(draft.tokens),
+        tested=min(accepted + (contradicted or begun), len(draft.tokens)),
+        accepted=accepted,
+        end=row is not None and row.end,
+        hidden=row is not None and row.hidden,
+    )
+
+
+def _covered(draft: Draft, offset: int) -> int:
+    """How many drafted tokens lie wholly within the first `offset` characters of the draft."""
+    count, end = 0, 0
+    for token in draft.tokens:
+        end += len(token.text)
+        if end > offset:
+            break
+        count += 1
+    return count
+
+
+def clip(verdict: Verdict, draft: Draft, kept: int) -> Verdict:
+    """The verdict as if the reply had ended after its first `kept` tokens: what lies beyond was never used.
+
+    That holds for the target's own end as well, where a stop string came just before it.
+    """
+    emitted = verdict.emitted[:kept]
+    agreed = sum(len(e.token.text) for e in emitted if e.origin is Origin.ACCEPTED)
+    rejected = any(e.origin is Origin.RECOVERED for e in emitted)
+    return _verdict(draft, emitted, agreed, None, contradicted=rejected)

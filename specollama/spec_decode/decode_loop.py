@@ -1,0 +1,212 @@
+"""The loop: draft, score, accept a prefix, emit, adapt (Leviathan et al. 2023, algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from itertools import accumulate
+from random import Random
+from time import perf_counter_ns
+
+from specollama.errors import RunError
+from specollama.spec_decode.acceptance import clip, judge
+from specollama.spec_decode.interfaces import Drafter, Target
+from specollama.spec_decode.lookahead import Lookahead, Patience
+from specollama.spec_decode.metrics import Done, Event, Stats, Status, Text
+from specollama.spec_decode.stopping_criteria import Stopper
+from specollama.spec_decode.types import (
+    Continuation,
+    DoneReason,
+    Draft,
+    Emitted,
+    Origin,
+    Round,
+    Rule,
+    SamplingOptions,
+    Token,
+    Verdict,
+)
+
+_Tag = tuple[Emitted, int, float | None]  # what was emitted, in which round, and how sure the drafter was there
+
+Watcher = Callable[[Round], None]
+"""Told of each round as soon as it is judged."""
+
+
+@dataclass(slots=True)
+class Speculation:
+    """One reply, speculated.
+
+    `prompt` is the rendered prompt, as it is sent; `rule` is decided (never AUTO). Close the generator of
+    `events` to stop: whoever opened the drafter and the target closes their requests.
+    """
+
+    prompt: str
+    target: Target
+    drafter: Drafter
+    lookahead: Lookahead
+    rule: Rule
+    options: SamplingOptions
+    stats: Stats
+    patience: Patience | None = None  # None: go on whatever comes
+    random: Random = field(default_factory=Random)
+    watch: Watcher | None = None
+    _text: str = field(init=False)  # prompt and all that was emitted, held-back text included
+    _stopper: Stopper[_Tag] = field(init=False)
+
+    def __post_init__(self) -> None:
+        limit = self.options.num_predict if self.options.num_predict > 0 else None
+        self._text = self.prompt
+        self._stopper = Stopper(self.options.stop, limit)
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """The reply: Text as it is settled, a Status when speculation ends early, and Done.
+
+        Raises RunError when the target fails; what was yielded before stands.
+        """
+        while self._stopper.reason is None:
+            began = perf_counter_ns()
+            try:
+                draft = await self._propose()
+            except RunError as error:
+                why: str | None = f"the draft failed: {error}"
+            else:
+                drafting = (perf_counter_ns() - began) / 1e9
+                draft, verdict, forecast = await self._score(draft, drafting)
+                for event in self._emit(draft, verdict, forecast):
+                    yield event
+                if self._stopper.reason is not None:
+                    break
+                continuation = await self._commit(verdict)
+                for written in self._continue(continuation):
+                    yield written
+                why = self._why_stop(verdict, continuation, perf_counter_ns() - began)
+            if why is not None and self._stopper.reason is None:
+                self.stats.notices.append(why)
+                async with aclosing(self._rest(why)) as rest:
+                    async for rested in rest:
+                        yield rested
+        assert self._stopper.reason is not None
+        yield Done(self._stopper.reason, self.stats)
+
+    async def plain(self, why: str) -> AsyncGenerator[Event, None]:
+        """The whole reply as one plain stream, for this reason: a Status, Text, and Done."""
+        self.stats.reason = why
+        async with aclosing(self._rest(why)) as rest:
+            async for event in rest:
+                yield event
+        assert self._stopper.reason is not None
+        yield Done(self._stopper.reason, self.stats)
+
+    def _why_stop(self, verdict: Verdict, continuation: Continuation, duration: int) -> str | None:
+        """Why the rest of the reply is better left to the target alone; None to go on."""
+        if continuation.lost:
+            return continuation.why
+        if self.patience is None:
+            return None
+        tokens = len(verdict.emitted) + continuation.sampled
+        self.patience.learn(verdict, tokens, duration / 1e9)
+        return self.patience.lost()
+
+    async def _propose(self) -> Draft:
+        """A draft that leaves room for the token beyond it."""
+        remaining = self._stopper.remaining
+        count = self.lookahead.next() if remaining is None else min(self.lookahead.next(), remaining - 1)
+        if count <= 0:
+            return Draft()
+        began = perf_counter_ns()
+        draft = await self.drafter.propose(self._text, count)
+        self.stats.draft_requests += 1
+        self.stats.draft_duration += perf_counter_ns() - began
+        return draft
+
+    async def _score(self, proposed: Draft, drafting: float) -> tuple[Draft, Verdict, Sequence[float]]:
+        """What of the draft was sent, its verdict, and what that was held to be. `drafting`: seconds that it took."""
+        draft = proposed.first(self.lookahead.send(proposed))
+        began = perf_counter_ns()
+        scored = await self.target.score(draft)
+        scoring = perf_counter_ns() - began
+        self.stats.score_duration += scoring
+        self.stats.rows += scored.asked
+        self.stats.prompt_read += scored.read
+        verdict = judge(draft, scored, self.rule, self.random)
+        forecast = self.lookahead.forecast(draft)
+        done = Round(proposed, verdict, drafting, scoring / 1e9, scored.read)
+        self.lookahead.learn(done)
+        if self.watch:
+            self.watch(done)
+        self.drafter.learn(verdict)
+        return draft, verdict, forecast
+
+    def _emit(self, draft: Draft, verdict: Verdict, forecast: Sequence[float]) -> Iterator[Text]:
+        """Show the round's tokens, and count them: only those that the reply still took."""
+        number, used = self.stats.rounds + 1 if verdict.drafted else 0, 0
+        sure, offset = _confidences(draft), 0
+        for emitted in verdict.emitted:
+            tag = (emitted, number, sure.get(offset))
+            used, offset = used + 1, offset + len(emitted.token.text)
+            self._text += emitted.token.text
+            yield from self._shown(self._stopper.feed(emitted.token.text, tag))
+            if self._stopper.reason is not None:
+                break
+        kept = clip(verdict, draft, used) if self._stopper.reason is not None else verdict
+        self.stats.record(kept, forecast)
+        self.stats.eval_count += used + kept.end
+        if verdict.end and self._stopper.reason is None:
+            yield from self._shown(self._stopper.end())
+
+    async def _commit(self, verdict: Verdict) -> Continuation:
+        began = perf_counter_ns()
+        continuation = await self.target.commit(verdict, self._stopper.remaining)
+        self.stats.score_duration += perf_counter_ns() - began
+        self.stats.extensions += continuation.extensions
+        stuck = not (verdict.emitted or continuation.tokens or continuation.end or continuation.lost)
+        if stuck:
+            raise RunError("the target gave no token: the reply can't go on")
+        return continuation
+
+    def _continue(self, continuation: Continuation) -> Iterator[Text | Status]:
+        """Show what the target wrote alone, and what there is to say of its end.
+
+        The first token carries the count of those without text.
+        """
+        extra = continuation.sampled - len(continuation.tokens)
+        if not continuation.tokens:
+            self.stats.eval_count += extra
+        for token in continuation.tokens:
+            self._text += token.text
+            self.stats.plain += 1
+            tag = (Emitted(token, Origin.PLAIN), 0, None)
+            yield from self._shown(self._stopper.feed(token.text, tag, 1 + extra))
+            self.stats.eval_count += 1 + extra
+            extra = 0
+            if self._stopper.reason is not None:
+                return
+        if continuation.end is not None:
+            self.stats.eval_count += continuation.end is DoneReason.STOP
+            yield from self._shown(self._stopper.end(continuation.end))
+            if continuation.why:
+                self.stats.notices.append(continuation.why)
+                yield Status(on=False, detail=continuation.why)
+
+    async def _rest(self, why: str) -> AsyncGenerator[Event, None]:
+        """The rest of the reply as one plain stream, told before it begins."""
+        yield Status(on=False, detail=why)
+        async with aclosing(self.target.stream(self._stopper.remaining)) as stream:
+            async for item in stream:
+                written = Continuation((item,), sampled=1) if isinstance(item, Token) else item
+                for event in self._continue(written):
+                    yield event
+                if self._stopper.reason is not None:
+                    return
+
+    def _shown(self, pieces: list[tuple[str, _Tag]]) -> Iterator[Text]:
+        for text, (emitted, number, sure) in pieces:
+            yield Text(text, emitted.origin, number, emitted.token.logprob, emitted.top, confidence=sure)
+
+
+def _confidences(draft: Draft) -> dict[int, float]:
+    """How sure the drafter was, by the offset in characters at which it was asked."""
+    starts = accumulate((len(token.text) for token in draft.tokens), initial=0)
+    return dict(zip(starts, draft.confidence, strict=False))

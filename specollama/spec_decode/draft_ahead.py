@@ -1,0 +1,123 @@
+"""Drafting while the target verifies, where they don't take each other's time (post-verify of PEARL, arXiv 2408.11850).
+
+The next draft is begun from the likeliest outcome, that all is accepted. Its first token is then a guess at the bonus
+token; where either turns out otherwise, nothing of it is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from specollama.errors import RunError
+from specollama.spec_decode.interfaces import Drafter, Target
+from specollama.spec_decode.types import Continuation, Draft, Scored, Token, Verdict
+
+
+@dataclass(slots=True)
+class DraftAhead:
+    """A drafter that may be begun before the text is known that its draft is to follow.
+
+    Not under Rule.REJECTION: which of two drafts is used would depend on how soon each was there, and so on what it
+    says. Close it with `aclose`.
+    """
+
+    drafter: Drafter
+    _text: str | None = None  # that the last draft was asked for; None once that was sent
+    _count: int = 0
+    _base: str = ""  # that the draft ahead follows
+    _ahead: asyncio.Task[Draft] | None = None
+    _ended: set[asyncio.Task[Draft]] = field(default_factory=set)  # given up, and not over yet
+
+    def begin(self, sent: Draft) -> None:
+        """Draft on behind what was sent to be scored, if it was drafted here."""
+        text, self._text = self._text, None
+        if text is None or not sent.tokens:
+            return
+        self._give_up()
+        self._base = text + sent.text
+        self._ahead = asyncio.create_task(self.drafter.propose(self._base, self._count + 1))
+
+    async def propose(self, text: str, count: int) -> Draft:
+        self._text, self._count = text, count
+        if self._ahead and not text.startswith(self._base):
+            self._give_up()
+        if self._ahead is None:
+            return await self.drafter.propose(text, count)
+        if not self._ahead.done():
+            return await self._sooner(text, count)
+        return self._kept(text, count) or await self.drafter.propose(text, count)
+
+    def learn(self, verdict: Verdict) -> None:
+        self.drafter.learn(verdict)
+
+    async def aclose(self) -> None:
+        self._give_up()
+        await asyncio.gather(*self._ended, return_exceptions=True)
+
+    async def _sooner(self, text: str, count: int) -> Draft:
+        """The draft ahead if it turns out right, else another that is begun now: nothing waits for a wrong one."""
+        assert self._ahead
+        anew = asyncio.create_task(self.drafter.propose(text, count))
+        try:
+            await asyncio.wait((self._ahead, anew), return_when=asyncio.FIRST_COMPLETED)
+            kept = self._kept(text, count) if self._ahead.done() else None
+            if kept:
+                return kept
+            self._give_up()
+            return await anew
+        finally:
+            self._end(anew)
+
+    def _kept(self, text: str, count: int) -> Draft | None:
+        """What the draft ahead says beyond the text; None where the text says something else."""
+        assert self._ahead
+        task, self._ahead = self._ahead, None
+        with suppress(RunError):  # asked again, it fails again or it doesn't
+            return _beyond(task.result(), text[len(self._base) :], count)
+        return None
+
+    def _give_up(self) -> None:
+        if self._ahead:
+            self._end(self._ahead)
+            self._ahead = None
+
+    def _end(self, task: asyncio.Task[Draft]) -> None:
+        if task.done():
+            task.cancelled() or task.exception()  # it was looked at: asyncio doesn't complain about it
+        else:
+            task.cancel()
+            self._ended.add(task)
+            task.add_done_callback(self._ended.discard)
+
+
+@dataclass(frozen=True, slots=True)
+class OverlappedTarget:
+    """A target during whose verifying these drafters draft on."""
+
+    target: Target
+    drafters: Sequence[DraftAhead]
+
+    async def score(self, draft: Draft) -> Scored:
+        for drafter in self.drafters:
+            drafter.begin(draft)
+        return await self.target.score(draft)
+
+    async def commit(self, verdict: Verdict, limit: int | None) -> Continuation:
+        return await self.target.commit(verdict, limit)
+
+    def stream(self, limit: int | None) -> AsyncGenerator[Token | Continuation, None]:
+        return self.target.stream(limit)
+
+
+def _beyond(draft: Draft, said: str, count: int) -> Draft | None:
+    """What of a draft comes after `said`, if that is its beginning, in whole tokens; None otherwise, or for no more."""
+    for place, token in enumerate(draft.tokens):
+        if not said:
+            return draft.beyond(place).first(count)
+        if not said.startswith(token.text):
+            return None
+        said = said.removeprefix(token.text)
+    return None

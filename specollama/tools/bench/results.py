@@ -1,0 +1,83 @@
+"""The file of a benchmark: one JSON object with everything measured, and what is made of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from specollama.tools.bench.environment import load, machine, versions
+from specollama.tools.bench.prompts import Prompt
+from specollama.tools.bench.runner import Measured
+from specollama.tools.bench.summary import SideFigures, side_figures
+from specollama.tools.bench.systems import PLAIN, Sides
+
+FORMAT = 2
+"""Goes up when a key changes its meaning."""
+
+
+@dataclass(slots=True)
+class Results:
+    """A run's results and where they are kept. `options`: those of the call, and of every reply."""
+
+    file: Path
+    measured: Measured
+    sides: Sides
+    prompts: Sequence[Prompt]
+    options: Mapping[str, Any]
+    complete: bool = False
+    began: datetime = field(default_factory=lambda: datetime.now(UTC))
+    machine: dict[str, Any] = field(default_factory=machine)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the models and other engines that took part."""
+        return [str(model["name"]) for model in self.sides.models.values()]
+
+    @property
+    def figures(self) -> list[SideFigures]:
+        return [side_figures(self.measured, name) for name in self.sides.sides if name != PLAIN]
+
+    def save(self, figures: Sequence[SideFigures] = ()) -> None:
+        """Write the file anew, whole or not at all; without `figures`, what was measured alone. Raises OSError."""
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.file.with_suffix(".part")
+        temporary.write_text(json.dumps(self.as_object(figures), ensure_ascii=False, indent=1), encoding="utf-8")
+        os.replace(temporary, self.file)
+
+    def keep(self, figures: Sequence[SideFigures]) -> None:
+        """The last `save`; without a single measurement there is nothing to keep. Raises OSError."""
+        if self.measured.measurements:
+            self.save(figures)
+        else:
+            self.file.unlink(missing_ok=True)
+
+    def as_object(self, figures: Sequence[SideFigures]) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "complete": self.complete,
+            "began": self.began.isoformat(timespec="seconds"),
+            "saved": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": {**self.machine, "load_at_end": load()},
+            "versions": versions(),
+            "servers": self.sides.servers,
+            "models": self.sides.models,
+            "sides": self.sides.as_object(),
+            "options": dict(self.options),
+            "summary": {each.name: each.summary() for each in figures},
+            "results": {each.name: each.as_object() for each in figures},
+            "prompts": [asdict(prompt) for prompt in self.prompts],
+            "gaps_unknown": self.measured.untold,
+            "measurements": [each.as_object() for each in self.measured.measurements],
+        }
+
+
+def new_file(folder: Path) -> Path:
+    """A name that no earlier run took: `bench-20260131-142501.json`."""
+    stem = f"bench-{datetime.now():%Y%m%d-%H%M%S}"
+    names = [stem, *(f"{stem}-{number}" for number in range(2, 100))]
+    return next(folder / f"{name}.json" for name in names if not (folder / f"{name}.json").exists())

@@ -1,0 +1,257 @@
+"""The measurements: every prompt to every side, in turn, in one run; each reply after a fresh start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from specollama.backends.ollama.schema import Message
+from specollama.errors import EndpointError, ModelMissing, Unreachable
+from specollama.pairs.feasibility import Conversation
+from specollama.pairs.report import stats_object
+from specollama.tools.bench.comparison import Reply
+from specollama.tools.bench.near_ties import Movements
+from specollama.tools.bench.prompts import Prompt
+from specollama.tools.bench.reply_timing import Timed
+from specollama.tools.bench.systems import PLAIN, Replies, Side
+
+TOLD = 5
+"""Most probable tokens that plain is asked for: two make the gap, the others catch those that changed places."""
+
+_WARMING = "Hello."
+"""What loads the models and touches their weights: one token of a prompt that isn't measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One turn of a prompt. `said`: the user's turns up to it."""
+
+    id: str
+    category: str
+    said: tuple[str, ...]
+
+    def conversation(self, answers: Sequence[str], options: Mapping[str, Any], top: int = 0) -> Conversation:
+        """`answers`: to the turns before, the same for every side."""
+        messages = [Message(role="user", content=self.said[0])]
+        for answer, said in zip(answers, self.said[1:], strict=True):
+            messages += [Message(role="assistant", content=answer), Message(role="user", content=said)]
+        return Conversation(messages, options, top_logprobs=top)
+
+
+def questions(prompt: Prompt, turns: int) -> list[Question]:
+    """The first `turns` turns of a prompt, each to be answered after those before it."""
+    count = min(turns, len(prompt.turns))
+    names = [prompt.id if count == 1 else f"{prompt.id}.{number}" for number in range(1, count + 1)]
+    return [Question(name, prompt.category, prompt.turns[:number]) for number, name in enumerate(names, 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One reply of one side. `fault`: why it broke off; "" when it is whole.
+
+    `seen_before`: its engine couldn't be started afresh, and had this prompt from this side before. `prompt_cached`:
+    or from any side, so that the prompt may have been in its KV cache.
+    """
+
+    side: str
+    question: str
+    category: str
+    repeat: int
+    timed: Timed
+    fault: str = ""
+    seen_before: bool = False
+    prompt_cached: bool = False
+
+    @property
+    def reply(self) -> Reply:
+        return self.timed.reply
+
+    def as_object(self) -> dict[str, Any]:
+        """All that was measured; durations in nanoseconds."""
+        timed = self.timed
+        return {
+            "side": self.side,
+            "prompt": self.question,
+            "category": self.category,
+            "repeat": self.repeat,
+            "seen_before": self.seen_before,
+            "prompt_cached": self.prompt_cached,
+            "fault": self.fault,
+            "text": self.reply.text,
+            "answer": self.reply.answer,
+            "done_reason": str(self.reply.reason) if self.reply.reason else None,
+            "first_burst": timed.first_burst,
+            "first_text_duration": timed.first_text,
+            "decode_duration": timed.decode_duration,
+            "end_to_end_duration": timed.end,
+            "decode_tokens_per_second": timed.tokens_per_second,
+            "overall_tokens_per_second": timed.tokens_per_second_overall,
+            "stats": stats_object(self.reply.stats),
+        }
+
+
+@dataclass(slots=True)
+class Measured:
+    """What a run has measured so far. `told`: plain's replies with their most probable tokens, by question.
+
+    `untold`: why such a reply didn't come, so that gaps aren't known.
+    """
+
+    measurements: list[Measurement] = field(default_factory=list)
+    told: dict[str, Reply] = field(default_factory=dict)
+    untold: dict[str, str] = field(default_factory=dict)
+    movements: dict[str, Movements] = field(default_factory=dict)  # by side
+
+    def of(self, side: str, question: str) -> list[Measurement]:
+        return [each for each in self.measurements if (each.side, each.question) == (side, question)]
+
+    def questions(self) -> dict[str, str]:
+        """The questions measured, with their kinds."""
+        return {each.question: each.category for each in self.measurements}
+
+
+@dataclass(slots=True)
+class Run:
+    """One benchmark. `options`: of every reply; `note` is told what is done at the moment."""
+
+    sides: Mapping[str, Side]
+    options: Mapping[str, Any]
+    repeat: int
+    measured: Measured
+    note: Callable[[str], None] = lambda what: None
+    _asked: set[tuple[str, str]] = field(default_factory=set)  # questions by the engines that may remember them
+
+    async def load(self) -> None:
+        """A token of every side, not counted: models are loaded, and timed where that wasn't done yet.
+
+        Raises EndpointError.
+        """
+        for name, side in self.sides.items():
+            self.note(f"loading: {name}")
+            async with side.fresh(again=False) as replies:
+                await self._warm_up(replies)
+
+    async def ask(self, prompt: Prompt, turns: int) -> None:
+        """Every turn of a prompt, `repeat` times to all sides in turn; plain's answers make the conversation.
+
+        Raises Unreachable, ModelMissing and UsageErrors; another failure of a server is kept as a fault of the reply.
+        """
+        answers: list[str] = []
+        asked = questions(prompt, turns)
+        for place, question in enumerate(asked):
+            answer = await self._measure(question, answers)
+            if not answer:
+                self._give_up(asked[place + 1 :], question)
+                return
+            answers.append(answer)
+
+    async def _measure(self, question: Question, answers: Sequence[str]) -> str:
+        """All replies to a question; plain's first answer, which is the next turn's: "" where there is none.
+
+        Where plain's first reply fails, no other is asked for.
+        """
+        first: Measurement | None = None
+        for repeat in range(self.repeat):
+            for name, side in self.sides.items():
+                self.note(f"{question.id}: {name}, {repeat + 1} of {self.repeat}")
+                found = await self._reply(name, side, question, answers, repeat)
+                self.measured.measurements.append(found)
+                first = first or found
+                if first.fault:
+                    self._give_up([question], question, but=PLAIN)
+                    return ""
+        assert first
+        await self._tell(question, answers, first.reply)
+        return first.reply.answer
+
+    async def _reply(
+        self, name: str, side: Side, question: Question, answers: Sequence[str], repeat: int
+    ) -> Measurement:
+        cached = side.remembers and (side.engine, question.id) in self._asked
+        seen = side.remembers and repeat > 0
+        timed, fault = await self._kept(side, question.conversation(answers, self.options), again=repeat > 0)
+        if side.remembers:
+            self._asked.add((side.engine, question.id))
+        return Measurement(name, question.id, question.category, repeat, timed, fault, seen, cached)
+
+    async def _tell(self, question: Question, answers: Sequence[str], plain: Reply) -> None:
+        """Learn plain's most probable tokens, and how far the sides' gaps lie from them.
+
+        After all timed replies: none finds the prompt read for it, and plain isn't slowed by telling its tokens. A
+        timed reply that tells them unasked, as of a target in process, is taken.
+        """
+        told = plain
+        if not any(piece.top for piece in plain.pieces):
+            self.note(f"{question.id}: plain's most probable tokens")
+            asked = question.conversation(answers, self.options, TOLD)
+            timed, fault = await self._kept(self.sides[PLAIN], asked, again=True)
+            if fault:
+                self.measured.untold[question.id] = fault
+                return
+            told = timed.reply
+        self.measured.told[question.id] = told
+        for name in self.sides:
+            if name != PLAIN:
+                moved = self.measured.movements.setdefault(name, Movements())
+                for found in self.measured.of(name, question.id):
+                    moved.learn(told, found.reply)
+
+    def _give_up(self, questions: Sequence[Question], unanswered: Question, but: str = "") -> None:
+        """Questions that aren't asked of the sides (all `but` one), since plain has no answer to `unanswered`."""
+        why = f"not asked: plain has no answer to {unanswered.id}"
+        for question in questions:
+            for name in self.sides:
+                if name != but:
+                    self.measured.measurements.append(
+                        Measurement(name, question.id, question.category, 0, Timed(), why)
+                    )
+
+    async def _kept(self, side: Side, conversation: Conversation, *, again: bool) -> tuple[Timed, str]:
+        """A reply as far as it came, of the side as it is after a fresh start, and why it came no further."""
+        timed = Timed()
+        try:
+            async with side.fresh(again=again) as replies:
+                await self._warm_up(replies)
+                timed = Timed()  # whose clock begins now
+                await _answer(replies, conversation, timed)
+        except (Unreachable, ModelMissing):
+            raise
+        except EndpointError as error:
+            return timed, str(error)
+        return timed, ""
+
+    async def _warm_up(self, replies: Replies) -> None:
+        conversation = Conversation([Message(role="user", content=_WARMING)], {**self.options, "num_predict": 1})
+        await _answer(replies, conversation, Timed())
+
+
+async def _answer(replies: Replies, conversation: Conversation, timed: Timed) -> None:
+    async with aclosing(replies.reply(conversation)) as events:
+        async for event in events:
+            timed.take(event)
+
+
+def faults(pairs: Sequence[tuple[Measurement, Measurement]]) -> Iterator[str]:
+    """What makes a factor of these (plain, side) pairs meaningless, each fault once."""
+    found = {fault: None for plain, side in pairs for fault in (_fault(plain, side), _fault(side, plain)) if fault}
+    yield from found
+
+
+def _fault(one: Measurement, other: Measurement) -> str:
+    """Why a reply can't be compared: it broke off, is empty, or shorter than the other one without an end.
+
+    One that num_predict ended in its thinking isn't empty: that is timed and compared. A token less is no fault:
+    servers from 0.12.11 to 0.15.4 lose the last one of num_predict.
+    """
+    if one.fault:
+        return f"{one.side}: {one.fault}"
+    if one.reply.reason is None:
+        return f"{one.side}: the reply broke off"
+    if not one.reply.text or (one.reply.reason == "stop" and not one.reply.answer):
+        return f"{one.side}: the reply is empty"
+    tokens, others = one.reply.stats.eval_count, other.reply.stats.eval_count
+    if one.reply.reason == "length" and tokens < others - 1:
+        return f"{one.side}: the reply was cut at {tokens} tokens, where {other.side} gave {others}"
+    return ""

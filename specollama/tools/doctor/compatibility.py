@@ -1,0 +1,66 @@
+"""Whether two models fit each other: tokens, templates, the delimiters of a chat, thinking."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.ollama.model_info import Model
+from specollama.backends.ollama.tokenizer import vocabulary_of
+from specollama.errors import EndpointError
+from specollama.pairs.feasibility import Tokenizers, why_not_split
+from specollama.pairs.pair import Pair
+from specollama.tools.doctor.findings import PairFindings
+from specollama.tools.doctor.pair_status import said
+
+_HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
+
+
+async def with_fit(found: PairFindings, pair: Pair, target: Model, draft: Model) -> PairFindings:
+    """What was found, and how the models fit. Rendering a chat loads them."""
+    tokenizers = await pair.tokenizers(target, draft)
+    split = why_not_split(target, tokenizers.target)
+    ours, theirs = await _rendered(target), await _rendered(draft)
+    return replace(
+        found,
+        tokenizers=said(tokenizers),
+        templates=_compared(ours, theirs),
+        delimiters=await _delimiters(ours, tokenizers, draft),
+        thinking=split or ("marks its thinking" if target.thinks else "doesn't think"),
+        faults=(split,) if split else (),
+    )
+
+
+async def _rendered(model: Model) -> str | None:
+    """A chat as the model's own template writes it; None where its server doesn't tell."""
+    try:
+        return await model.server.render({"model": model.name, **_HELLO})
+    except EndpointError:
+        return None
+
+
+def _compared(ours: str | None, theirs: str | None) -> str:
+    if ours is None or theirs is None:
+        return "not known: a server doesn't render chats"
+    return "same" if ours.strip() == theirs.strip() else "different: the draft is shown the target's"
+
+
+async def _delimiters(rendered: str | None, tokenizers: Tokenizers, draft: Model) -> str:
+    """Whether the control tokens around the turns of the target's chat are ones for the draft, too."""
+    if rendered is None or tokenizers.target is None:
+        return "not known"
+    if tokenizers.same:
+        return "fit"
+    vocabulary = await vocabulary_of(draft)
+    if not isinstance(vocabulary, LlamaVocabulary):
+        return "not known"
+    try:
+        return unknown_markers(tokenizers.target.markers(rendered), vocabulary)
+    finally:
+        vocabulary.close()
+
+
+def unknown_markers(markers: tuple[str, ...], draft: LlamaVocabulary) -> str:
+    """Which of the target's control tokens are mere text for the draft."""
+    unknown = [marker for marker in markers if draft.markers(marker) != (marker,)]
+    return f"not ones of the draft's: {', '.join(unknown)}" if unknown else "fit"

@@ -1,0 +1,93 @@
+"""What tuning a pair to a machine changes in its configuration. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from specollama.config.settings import PairSettings
+from specollama.spec_decode.types import Route
+from specollama.tools.doctor.findings import LanesFinding, PairFindings, RouteFinding
+
+_GAIN = 1.05  # expected, from which a route is worth being named
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A key of the pair's table. `before` None: it wasn't set."""
+
+    key: str
+    before: Any
+    after: Any
+    why: str
+
+
+def changes(found: PairFindings, settings: PairSettings) -> list[Change]:
+    """What to write: only what differs from what holds now, and nothing where nothing was learnt of that."""
+    if unlearnt(found, settings):
+        return []
+    best = _chosen(found)
+    wanted: dict[str, tuple[Any, str]] = {"route": (str(best.route), _why(best, found))}
+    now: dict[str, Any] = {"route": str(settings.route), "lanes": settings.lanes, "lookahead": settings.lookahead}
+    if best.route is Route.LANES and isinstance(found.lanes, LanesFinding):
+        rows = min(found.lanes.slots, best.lookahead + 1)
+        wanted["lanes"] = (rows, f"{best.lookahead} drafted tokens gain most, of {found.lanes.slots} slots seen")
+    if best.route in (Route.LOCAL, Route.LANES) and settings.lookahead != "auto":
+        wanted["lookahead"] = ("auto", "it is chosen token by token, by what is expected of each")
+    return [Change(key, now[key], *value) for key, value in wanted.items() if now[key] != value[0]]
+
+
+def unlearnt(found: PairFindings, settings: PairSettings) -> str:
+    """Why the pair is better left as it is: nothing was measured for or against its route. "" where something was."""
+    known = {route.route: route for route in found.routes}
+    if settings.route is Route.NATIVE and _speculates(found) and known[Route.NATIVE].speedup is None:
+        return f"native: {known[Route.NATIVE].why}"
+    if _gains(_best(found)):
+        return ""
+    measured = {Route.LOCAL: found.local, Route.LANES: found.lanes}
+    failed = [route for route, finding in measured.items() if isinstance(finding, str)]
+    if len(failed) < 2:
+        failed = [route for route in failed if route is settings.route]
+    return "; ".join(f"{route}: {known[route].why}" for route in failed)
+
+
+def _chosen(found: PairFindings) -> RouteFinding:
+    """The best route; where none gains, auto if the target can be opened (lookup may gain yet), else plain."""
+    best = _best(found)
+    if _gains(best):
+        return best
+    return RouteFinding(Route.PLAIN if isinstance(found.local, str) else Route.AUTO, 1.0)
+
+
+def _best(found: PairFindings) -> RouteFinding:
+    """Of the routes that can be taken now."""
+    usable = [route for route in found.routes if route.route is not Route.NATIVE or _speculates(found)]
+    return replace(found, routes=tuple(usable)).best
+
+
+def _speculates(found: PairFindings) -> bool:
+    """Whether the engine itself is seen to."""
+    return found.native is not None and found.native.running
+
+
+def _gains(best: RouteFinding) -> bool:
+    return (best.speedup or 0.0) >= _GAIN
+
+
+def _why(best: RouteFinding, found: PairFindings) -> str:
+    if best.route in (Route.PLAIN, Route.AUTO):
+        return "no draft of this model is expected to gain here"
+    known = "measured" if found.acceptance and found.acceptance.measured else "assumed"
+    rate = f"{found.acceptance.rate:.0%}" if found.acceptance else "an unknown share"
+    return f"expected at {best.speedup:.2f}x, with {rate} accepted ({known})"
+
+
+def curve_changes(before: Mapping[int, float], after: Mapping[int, float]) -> list[str]:
+    """What passes cost now, and cost before where that was known, for some sizes."""
+    sizes = [size for size in (1, 2, 4, 8, 16) if size in after]
+    return [f"{size}: {_earlier(before.get(size))}{after[size] * 1000:.0f} ms" for size in sizes]
+
+
+def _earlier(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * 1000:.0f} -> "

@@ -1,0 +1,296 @@
+"""One pair looked at and measured: its servers, whether its models fit, and what each route would bring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+
+from specollama.backends.engines.detect import detect
+from specollama.backends.ollama.client import OllamaServer
+from specollama.backends.ollama.model_info import Model, context_length, describe
+from specollama.backends.ollama.model_store import refuse_unreadable
+from specollama.backends.ollama.schema import Message
+from specollama.config.settings import FileRef, ModelRef, PairSettings
+from specollama.errors import EndpointError, ModelMissing, RunError, SpecollamaError
+from specollama.pairs.feasibility import Conversation, ReplyContext, model_obstacle
+from specollama.pairs.pair import DEFAULT_LANES, Pair
+from specollama.pairs.routes.local import LocalRoute, target_file
+from specollama.spec_decode.expected_speedup import Acceptance, always, counted
+from specollama.spec_decode.types import Route
+from specollama.tools import native_server
+from specollama.tools.bench.comparison import collect
+from specollama.tools.bench.prompts import built_in, spread
+from specollama.tools.doctor.compatibility import with_fit
+from specollama.tools.doctor.findings import LanesFinding, LocalFinding, NativeFinding, PairFindings
+from specollama.tools.doctor.pair_status import requests_of, survey
+from specollama.tools.doctor.route_forecast import ASSUMED, expectations
+from specollama.tools.doctor.servers import look
+from specollama.tools.doctor.slot_benchmark import lanes_or_why
+
+MEASURED_FOR = 30.0  # seconds of real prompts
+_PROMPTS, _TOKENS = 6, 48
+_DRAFTED = 4  # tokens in a draft while acceptance is measured: those that aren't sure count as well
+
+Note = Callable[[str], None]
+
+
+async def examine(
+    settings: PairSettings, environ: Mapping[str, str], *, measure: bool = False, note: Note = lambda what: None
+) -> PairFindings:
+    """Look at a pair, load its models and time them. `measure`: ask real prompts as well, for half a minute.
+
+    `note` is told what is done at the moment.
+    """
+    found = PairFindings(
+        settings.name or "",
+        str(settings.target),
+        ", ".join(map(str, settings.drafts)),
+        asked_lanes=settings.lanes or DEFAULT_LANES,
+        route=settings.route,
+    )
+    if isinstance(settings.target, FileRef):
+        return await _of_files(found, settings, environ, measure=measure, note=note)
+    if settings.target.scored:
+        return replace(found, elsewhere=str(settings.target.api))
+    async with Pair(settings, environ) as pair:
+        note("looking at the servers")
+        found = await _with_servers(found, pair, settings)
+        if (
+            found.target_server
+            and found.target_server.fault
+            and (engine := await detect(settings.target.endpoint, environ))
+        ):
+            return replace(found, elsewhere=str(engine))
+        if any(server and server.fault for server in (found.target_server, found.draft_server)):
+            return found
+        try:
+            return await _of_servers(found, pair, environ, measure=measure, note=note)
+        except EndpointError as error:
+            return replace(found, faults=(str(error),))
+
+
+async def _of_servers(
+    found: PairFindings, pair: Pair, environ: Mapping[str, str], *, measure: bool, note: Note
+) -> PairFindings:
+    """A pair whose servers answer. Raises EndpointError where one fails all the same."""
+    settings = pair.settings
+    assert isinstance(settings.target, ModelRef)
+    models, missing = await _models(pair, settings)
+    if missing:
+        return replace(found, missing=missing)
+    target, draft = models[0], models[1] if len(models) > 1 else None
+    in_effect = ReplyContext(settings, Conversation([]), target).in_effect
+    if (obstacle := model_obstacle(target, in_effect)) and not target.speculates_itself(in_effect):
+        return replace(found, faults=(obstacle,))
+    found = await _with_lanes(found, pair, target, draft, note)
+    if found.faults:
+        return found
+    found = replace(found, target_server=await look(pair.target_server, settings.target.endpoint))
+    return await _with_routes(found, settings, environ, target, measure=measure, note=note)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What was found, and the costs of passes by model: before, and now."""
+
+    found: PairFindings
+    costs: Mapping[str, tuple[Mapping[int, float], Mapping[int, float]]]
+
+
+async def tune_pair(settings: PairSettings, environ: Mapping[str, str], note: Note) -> Tuned:
+    """Measure everything anew, and keep it for the replies to come."""
+    note("timing passes")
+    target = settings.target.model if isinstance(settings.target, ModelRef) else None
+    timed = await _costs_anew(settings, environ) if target is None or _opens(settings, environ, None) else {}
+    found = await examine(settings, environ, measure=True, note=note)
+    if isinstance(found.lanes, LanesFinding):
+        note("timing rounds")
+        await survey(settings, environ, measure=True)  # what the route auto goes by
+    return Tuned(found, timed)
+
+
+async def _costs_anew(
+    settings: PairSettings, environ: Mapping[str, str]
+) -> dict[str, tuple[Mapping[int, float], Mapping[int, float]]]:
+    """What passes of the pair's models cost in process, before and now; empty where they can't be opened."""
+    route = LocalRoute(environ)
+    try:
+        opened = await route.pair(replace(settings, route=Route.AUTO), settings.options)
+        if isinstance(opened, str):
+            return {}
+        models = (opened.target, *opened.drafts)
+        before = [model.costs.passes for model in models]
+        await opened.measure_anew()
+        names = [str(settings.target), *(model.name for model in opened.drafts)]
+        return {name: (old, model.costs.passes) for name, old, model in zip(names, before, models, strict=True)}
+    except RunError:
+        return {}
+    finally:
+        await route.close()
+
+
+async def _of_files(
+    found: PairFindings, settings: PairSettings, environ: Mapping[str, str], *, measure: bool, note: Note
+) -> PairFindings:
+    """A pair without servers."""
+    for model in (settings.target, *settings.drafts):
+        if isinstance(model, FileRef):
+            try:
+                refuse_unreadable(model.path)
+            except RunError as error:
+                return replace(found, faults=(str(error),))
+    found = replace(found, lanes="no server has the target")
+    found = await _with_routes(found, settings, environ, None, measure=measure, note=note)
+    return replace(found, faults=(found.local,)) if isinstance(found.local, str) else found
+
+
+async def _with_servers(found: PairFindings, pair: Pair, settings: PairSettings) -> PairFindings:
+    assert isinstance(settings.target, ModelRef)
+    target = await look(pair.target_server, settings.target.endpoint)
+    if settings.draft is None or pair.draft_server is None:
+        return replace(found, target_server=target)
+    if settings.draft.endpoint.url == settings.target.endpoint.url:
+        return replace(found, target_server=target, draft_server=target)
+    return replace(found, target_server=target, draft_server=await look(pair.draft_server, settings.draft.endpoint))
+
+
+async def _models(pair: Pair, settings: PairSettings) -> tuple[list[Model], tuple[str, ...]]:
+    """The target and, where a server has it, the draft; and the names of those that aren't there."""
+    wanted = [(pair.target_server, settings.target.model)]
+    if settings.draft and pair.draft_server:
+        wanted.append((pair.draft_server, settings.draft.model))
+    found, missing = list[Model](), list[str]()
+    for server, name in wanted:
+        try:
+            found.append(await describe(server, name))
+        except ModelMissing:
+            missing.append(name)
+    return found, tuple(missing)
+
+
+async def _with_lanes(found: PairFindings, pair: Pair, target: Model, draft: Model | None, note: Note) -> PairFindings:
+    """How the models fit, and what the target's server does with rows."""
+    if draft is None:
+        alone = "prompt lookup drafts alone: `specollama pairs --measure` times the rows of its drafts"
+        return replace(found, lanes=alone if pair.settings.looks_up_alone else "no draft model is served")
+    note("loading both models, and comparing them")
+    found = await with_fit(found, pair, target, draft)
+    if found.faults:
+        return found
+    note("timing requests")
+    ours, theirs = requests_of(pair.settings, target, target), requests_of(pair.settings, draft, target)
+    lanes = await lanes_or_why(ours, target, theirs, draft)
+    lengths = await context_length(target), await context_length(draft)
+    return replace(found, lanes=lanes, context_lengths=lengths)
+
+
+async def _with_routes(
+    found: PairFindings,
+    settings: PairSettings,
+    environ: Mapping[str, str],
+    target: Model | None,
+    *,
+    measure: bool,
+    note: Note,
+) -> PairFindings:
+    """What passes cost in process, how drafts fare, and what follows for each route."""
+    measured: Acceptance | str = ""
+    if measure:
+        note("asking real prompts")
+        measured = await _acceptance(settings, environ, target)
+    note("opening the models in process")
+    local, kept = await local_finding(settings, environ, target)
+    acceptance = kept or (measured if isinstance(measured, Acceptance) else ASSUMED)
+    native = await _native(found, settings, environ) if target else None
+    routes = expectations(acceptance, local, found.lanes, native, found.asked_lanes)
+    unasked = measured if isinstance(measured, str) else ""
+    return replace(found, local=local, native=native, acceptance=acceptance, unasked=unasked, routes=routes)
+
+
+async def local_finding(
+    settings: PairSettings, environ: Mapping[str, str], target: Model | None
+) -> tuple[LocalFinding | str, Acceptance | None]:
+    """What the opened pair's passes cost, and how its draft model has fared so far; or why it can't be opened."""
+    route = LocalRoute(environ)
+    try:
+        opened = await route.pair(replace(settings, route=Route.AUTO), settings.options, target)
+    except SpecollamaError as error:
+        return str(error), None
+    if isinstance(opened, str):
+        return opened, None
+    try:
+        draft = opened.drafts[0] if opened.drafts else None
+        step = draft.costs.passes[1] if draft else None
+        whole = opened.drafting.kept.models.get(draft.of_file) if draft else None
+        known = [
+            fared for key, fared in opened.drafting.kept.drafters.items() if draft and key.endswith(f" {draft.name}")
+        ]
+        seen = max(known, key=lambda fared: sum(fared.trials), default=None)
+        found = LocalFinding(str(settings.target), opened.target.costs.passes, step, whole.passes[1] if whole else step)
+        return found, counted(seen.hits, seen.trials) if seen else None
+    finally:
+        await route.close()
+
+
+async def _acceptance(settings: PairSettings, environ: Mapping[str, str], target: Model | None) -> Acceptance | str:
+    """How the draft fares on the built-in prompts, or why that isn't known, in a line."""
+    if not settings.drafts:
+        return "the pair has no draft"
+    try:
+        return await _accepted(settings, environ, target)
+    except SpecollamaError as error:
+        return str(error)
+
+
+async def _accepted(settings: PairSettings, environ: Mapping[str, str], target: Model | None) -> Acceptance | str:
+    """In process where that can be: how sure the draft model is of a token is known there, and is kept."""
+    route = Route.LOCAL if _opens(settings, environ, target) else Route.GREEDY
+    tested = accepted = 0
+    why, began = "", perf_counter()
+    async with Pair(settings.override(route=route, lookahead=_DRAFTED), environ) as pair:
+        for prompt in spread(built_in(), _PROMPTS):
+            if perf_counter() - began > MEASURED_FOR:
+                break
+            options = {"temperature": 0, "num_predict": _TOKENS}
+            asked = Conversation([Message(role="user", content=prompt.turns[0])], options)
+            async with aclosing(pair.reply(asked)) as events:
+                stats = (await collect(events)).stats
+            tested, accepted, why = tested + stats.tested, accepted + stats.accepted, stats.reason or why
+    return always(accepted / tested, tested) if tested else "; ".join(filter(None, ["nothing was drafted", why]))
+
+
+def _opens(settings: PairSettings, environ: Mapping[str, str], target: Model | None) -> bool:
+    try:
+        found = target_file(replace(settings, route=Route.AUTO), environ, target.digest if target else "")
+    except RunError:
+        return False
+    return isinstance(found, Path)
+
+
+async def _native(found: PairFindings, settings: PairSettings, environ: Mapping[str, str]) -> NativeFinding:
+    """Whether the pair's native server speculates, or one can be set up."""
+    url = settings.native.url
+    if isinstance(found.lanes, LanesFinding) and found.lanes.itself:
+        return NativeFinding(found.target_server.url if found.target_server else url, running=True)
+    async with OllamaServer(url, **settings.native.reaching(environ)) as server:
+        try:
+            shown = await native_server.ask(server, settings.target.model)
+        except EndpointError:
+            shown = None
+    if shown and shown.speculates:
+        return NativeFinding(url, running=True)
+    return NativeFinding(url, obstacle=_native_obstacle(found, settings, environ))
+
+
+def _native_obstacle(found: PairFindings, settings: PairSettings, environ: Mapping[str, str]) -> str:
+    server = found.target_server
+    if server and server.engine != "llama-server":
+        return f"Ollama {server.version}'s engine can't draft with another model: 0.30 is the first"
+    try:
+        native_server.refuse_unfit(native_server.set_up(settings, environ))
+    except SpecollamaError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,238 @@
+"""What can be said of a configured pair without answering anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from specollama.backends.ollama.client import OllamaServer
+from specollama.backends.ollama.model_info import Model, describe
+from specollama.backends.ollama.model_store import refuse_unreadable
+from specollama.backends.ollama.request_bodies import Requests
+from specollama.backends.ollama.slot_probe import Probe, cache_file, probe_pair, recall
+from specollama.config.settings import FileRef, ModelRef, PairSettings
+from specollama.errors import EndpointError, RunError, Unreachable
+from specollama.pairs.feasibility import (
+    Conversation,
+    ReplyContext,
+    Tokenizers,
+    why_not_lanes,
+    why_not_split,
+    why_off,
+    why_plain,
+)
+from specollama.pairs.pair import DEFAULT_LANES, Pair
+from specollama.pairs.routes.lanes import requests_for
+from specollama.pairs.routes.local import target_file
+from specollama.pairs.routes.scoring import ScoringRoute
+from specollama.pairs.routes.scoring_feasibility import why_not_worth
+from specollama.spec_decode.types import Route, SamplingOptions
+
+_COLD = SamplingOptions(temperature=0)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFinding:
+    """One model of a pair. `server`: what serves it, by name, and `engine` what runs it there.
+
+    `fault`: why it can't be used; "" when it can.
+    """
+
+    model: str
+    url: str
+    reachable: bool
+    there: bool
+    version: str = ""
+    engine: str = ""
+    fault: str = ""
+    server: str = "Ollama"
+
+
+@dataclass(frozen=True, slots=True)
+class PairFinding:
+    """One pair. `slots`: requests that the target was seen to work on at once; None before it was measured, as is
+    `measured`, whose times are in seconds.
+
+    `tokenizers`: "same", where they differ, or why that isn't known. `route` is the one that a reply would take, for
+    `reason`.
+    """
+
+    name: str
+    target: ModelFinding
+    draft: ModelFinding | None
+    slots: int | None
+    tokenizers: str
+    route: str
+    reason: str
+    measured: dict[str, Any] | None = None
+
+    def as_object(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+async def survey(settings: PairSettings, environ: Mapping[str, str], *, measure: bool = False) -> PairFinding:
+    """Look at a pair. With `measure` its models are loaded and timed, also if that was done before."""
+    name = settings.name or ""
+    if isinstance(settings.target, FileRef):
+        return _of_files(name, settings, settings.target)
+    async with Pair(settings, environ) as pair:
+        if settings.target.scored and (scoring := await pair.scoring()):
+            return await _of_engine(name, settings, pair, scoring, measure=measure)
+        target, known_target = await _look(pair.target_server, settings.target.model)
+        if known_target is None and target.reachable and (scoring := await pair.scoring()):
+            return await _of_engine(name, settings, pair, scoring, measure=measure)
+        local = _local(settings, environ, known_target)
+        if settings.draft is None and not settings.looks_up_alone:
+            route, reason = ("none", target.fault) if target.fault else local or (str(Route.PLAIN), "no draft model")
+            return PairFinding(name, target, None, None, "no draft model", route, reason)
+        draft, known_draft = await _drafting(settings, pair.draft_server)
+        if known_target is None or (draft and known_draft is None):
+            return _unusable(name, target, draft, target.fault or (draft.fault if draft else ""))
+        tokenizers = await pair.tokenizers(known_target, known_draft)
+        ours = requests_of(settings, known_target, known_target)
+        probe = recall(cache_file(ours, known_target, known_draft))
+        if measure:
+            theirs = requests_of(settings, known_draft, known_target) if known_draft else None
+            probe = await probe_pair(ours, known_target, theirs, known_draft, patiently=True)
+        route, reason = _route(settings, known_target, tokenizers, probe, local)
+        timed = probe if isinstance(probe, Probe) else None
+        return PairFinding(
+            name,
+            target,
+            draft,
+            slots=timed.slots if timed else None,
+            tokenizers=said(tokenizers) if draft else "no draft model",
+            route=route,
+            reason=reason,
+            measured=timed.model_dump() if timed else None,
+        )
+
+
+def said(tokenizers: Tokenizers) -> str:
+    """How the tokenizers compare, in words."""
+    if tokenizers.difference:
+        return f"different, drafts are put into the target's tokens: {tokenizers.difference}"
+    return "same" if tokenizers.same else tokenizers.why_not_exact
+
+
+def _of_files(name: str, settings: PairSettings, target: FileRef) -> PairFinding:
+    """A pair without servers."""
+    found = [_file(model.path) for model in (target, *settings.drafts) if isinstance(model, FileRef)]
+    fault = next((each.fault for each in found if each.fault), "")
+    route, reason = ("none", fault) if fault else ("local", f"opened in process: {target.path}")
+    off = why_off(settings)
+    return PairFinding(
+        name,
+        found[0],
+        found[1] if len(found) > 1 else None,
+        slots=None,
+        tokenizers="compared when they are opened",
+        route=str(Route.PLAIN) if off and not fault else route,
+        reason=off or reason,
+    )
+
+
+async def _of_engine(
+    name: str, settings: PairSettings, pair: Pair, scoring: ScoringRoute, *, measure: bool
+) -> PairFinding:
+    """A pair whose target is on an engine that isn't Ollama; nothing is opened for drafting but with `measure`."""
+    target = await _look_at_engine(settings, scoring)
+    draft: ModelFinding | None = next((_file(each.path) for each in settings.drafts if isinstance(each, FileRef)), None)
+    if settings.draft is not None and pair.draft_server is not None:
+        draft, _ = await _look(pair.draft_server, settings.draft.model)
+    fault = target.fault or (draft.fault if draft else "")
+    if fault:
+        return _unusable(name, target, draft, fault)
+    route, reason = str(Route.SCORING), f"all places of a draft in one request to {target.engine}"
+    if off := why_off(settings):
+        route, reason = str(Route.PLAIN), off
+    elif measure:
+        costs = await (opened := await scoring.pair(settings)).costs(_COLD)
+        if why := why_not_worth(costs, opened.engine.can, opened.facts, 0, _COLD):
+            route, reason = str(Route.PLAIN), why
+    return PairFinding(name, target, draft, None, "compared when they are opened", route, reason)
+
+
+async def _look_at_engine(settings: PairSettings, scoring: ScoringRoute) -> ModelFinding:
+    assert isinstance(settings.target, ModelRef)
+    model, url = settings.target.model, settings.target.endpoint.url
+    try:
+        kind, facts = await scoring.look(settings)
+    except EndpointError as error:
+        reachable = not isinstance(error, Unreachable)
+        return ModelFinding(model, url, reachable, there=False, fault=str(error))
+    return ModelFinding(model, url, True, True, facts.version, kind, server=kind)
+
+
+def _file(path: Path) -> ModelFinding:
+    try:
+        refuse_unreadable(path)
+    except RunError as error:
+        return ModelFinding(path.name, str(path), reachable=True, there=False, fault=str(error))
+    return ModelFinding(path.name, str(path), reachable=True, there=True, engine="in process")
+
+
+def _local(settings: PairSettings, environ: Mapping[str, str], target: Model | None) -> tuple[str, str] | None:
+    """The route local and where the weights are; None where it isn't taken."""
+    if target is None or settings.route not in (Route.AUTO, Route.LOCAL):
+        return None
+    try:
+        file = target_file(settings, environ, target.digest)
+    except RunError:
+        return None
+    return (str(Route.LOCAL), f"opened in process: {file}") if isinstance(file, Path) else None
+
+
+def _unusable(name: str, target: ModelFinding, draft: ModelFinding | None, reason: str) -> PairFinding:
+    """Without its draft a pair runs plain; without its target it doesn't run."""
+    route = "none" if target.fault else str(Route.PLAIN)
+    return PairFinding(name, target, draft, slots=None, tokenizers="not known", route=route, reason=reason)
+
+
+async def _drafting(settings: PairSettings, server: OllamaServer | None) -> tuple[ModelFinding | None, Model | None]:
+    """The served draft model; nothing where prompt lookup drafts alone."""
+    if settings.draft is None or server is None:
+        return None, None
+    return await _look(server, settings.draft.model)
+
+
+async def _look(server: OllamaServer, model: str) -> tuple[ModelFinding, Model | None]:
+    try:
+        known = await describe(server, model)
+    except EndpointError as error:
+        reachable = not isinstance(error, Unreachable)
+        return ModelFinding(model, server.url, reachable, there=False, fault=str(error)), None
+    version = ".".join(str(number) for number in known.version)
+    return ModelFinding(model, server.url, True, True, version, known.engine), known
+
+
+def requests_of(settings: PairSettings, model: Model, target: Model) -> Requests:
+    """What a model of the pair is asked where no request says more; sampled as the target is."""
+    return requests_for(model, ReplyContext(settings, Conversation([]), target))
+
+
+def _route(
+    settings: PairSettings,
+    target: Model,
+    tokenizers: Tokenizers,
+    probe: Probe | str | None,
+    local: tuple[str, str] | None,
+) -> tuple[str, str]:
+    """The route that a short prompt would take, and why."""
+    context = ReplyContext(settings, Conversation([]), target)
+    obstacle = why_plain(context, target) or why_not_split(target, tokenizers.target)
+    if obstacle:
+        return str(Route.PLAIN), obstacle
+    if local:
+        return local
+    if settings.route is not Route.AUTO:
+        return str(settings.route), "set by the configuration"
+    if probe is None:
+        return str(Route.AUTO), "not measured yet: the first reply does it, or --measure"
+    if isinstance(probe, str):
+        return str(Route.PLAIN), probe
+    if obstacle := why_not_lanes(probe, 0, settings.lanes or DEFAULT_LANES):
+        return str(Route.PLAIN), obstacle
+    return str(Route.LANES), f"about {probe.speedup(0.8):.1f}x at 80 % acceptance, as measured"

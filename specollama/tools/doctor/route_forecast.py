@@ -1,0 +1,71 @@
+"""What each route of a pair can be expected to bring, by what was measured. Pure."""
+
+from __future__ import annotations
+
+from specollama.spec_decode.expected_speedup import Acceptance, always, expected, speedup
+from specollama.spec_decode.planner import CostCurve
+from specollama.spec_decode.types import Route
+from specollama.tools.doctor.findings import LanesFinding, LocalFinding, NativeFinding, RouteFinding
+from specollama.tools.native_server import N_MAX, P_MIN
+
+ASSUMED = always(0.8)
+"""Of a draft of the target's family, before anything is known of it."""
+
+
+def expectations(
+    acceptance: Acceptance,
+    local: LocalFinding | str,
+    lanes: LanesFinding | str,
+    native: NativeFinding | None,
+    asked_lanes: int,
+) -> tuple[RouteFinding, ...]:
+    """All routes. `asked_lanes`: rows that may be asked at once."""
+    return (
+        _local(acceptance, local),
+        _native(acceptance, local, native),
+        _lanes(acceptance, lanes, asked_lanes),
+        RouteFinding(Route.GREEDY, None, "never faster: it measures how well a draft fits"),
+        RouteFinding(Route.PLAIN, 1.0),
+    )
+
+
+def _local(acceptance: Acceptance, local: LocalFinding | str) -> RouteFinding:
+    if isinstance(local, str):
+        return RouteFinding(Route.LOCAL, None, local or "the target isn't in a model store on this machine")
+    if local.draft_step is None:
+        return RouteFinding(Route.LOCAL, None, "by prompt lookup alone: it gains where what was said comes again")
+    best = expected(CostCurve(dict(local.passes)), local.draft_step, acceptance)
+    return RouteFinding(Route.LOCAL, best.speedup, "", best.lookahead, best.threshold)
+
+
+def _native(acceptance: Acceptance, local: LocalFinding | str, native: NativeFinding | None) -> RouteFinding:
+    if native is None or native.obstacle:
+        return RouteFinding(Route.NATIVE, None, native.obstacle if native else "not looked at")
+    if isinstance(local, str) or local.file_step is None:
+        return RouteFinding(Route.NATIVE, None, "what passes cost isn't known here: measure it with `specollama bench`")
+    gained = speedup(CostCurve(dict(local.passes)), local.file_step, acceptance, N_MAX, P_MIN)
+    return RouteFinding(Route.NATIVE, gained, "", N_MAX, P_MIN)
+
+
+def _lanes(acceptance: Acceptance, lanes: LanesFinding | str, asked: int) -> RouteFinding:
+    """The best length, also where that is slower than plain: how much slower is worth knowing."""
+    if isinstance(lanes, str):
+        return RouteFinding(Route.LANES, None, lanes)
+    if obstacle := why_not_rows(lanes):
+        return RouteFinding(Route.LANES, None, obstacle)
+    curve = CostCurve({1: lanes.step, **lanes.rows})
+    gained = {
+        length: speedup(curve, lanes.draft_step, always(acceptance.rate), length, overhead=lanes.draft_overhead)
+        for length in range(1, max(2, asked))
+    }
+    best = max(gained, key=gained.__getitem__)
+    return RouteFinding(Route.LANES, gained[best], "", best)
+
+
+def why_not_rows(lanes: LanesFinding) -> str:
+    """Why rows can't be asked for; "" when they can."""
+    if not lanes.logprobs:
+        return "the server gives no log-probabilities"
+    if lanes.itself:
+        return "the server drafts by itself, and tells nothing of those tokens"
+    return "" if lanes.resident else "draft and target evict each other"

@@ -1,0 +1,185 @@
+"""A run's folder: one process at a time, and a log that only grows, each line on the disk before anything follows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from specollama.errors import RunError, UsageError, one_line
+from specollama.tools.review import hash_chain
+from specollama.tools.review.hash_chain import Head
+from specollama.tools.review.log_entries import AnyEntry, Recovered
+from specollama.tools.review.state import Refused, State, fold
+
+LOG, HEAD, LOCK = "log.jsonl", "head.json", "lock"
+_NEW = ".new"  # of a file that is about to take another's place
+
+
+class Tampered(RunError):
+    """The log isn't the one that was written."""
+
+
+@dataclass(slots=True)
+class Run:
+    """An open run. `append` is the only way in which anything changes."""
+
+    folder: Path
+    state: State
+    _head: Head
+    recovered: int = 0  # bytes of a killed process's entry, cut off at opening
+    _unsure: bool = False  # an entry was begun, and may be on the disk in part
+
+    def append(self, who: str, entry: AnyEntry) -> None:
+        """Write the entry, and wait until it is on the disk. Raises Refused, with nothing written, if it is unfit."""
+        if self._unsure:
+            raise RunError(f"{self.folder}: the last entry couldn't be written; start again")
+        self.state.check(who, entry)
+        self._unsure = True
+        self._write(hash_chain.encoded(self._head, _now(), who, entry))
+        self._unsure = False
+        self.state.apply(who, entry)
+
+    def _write(self, line: bytes) -> None:
+        after = Head(count=self._head.count + 1, hash=hash_chain.hash_of(line))
+        _write_head(self.folder, self._head.model_copy(update={"next": after.hash}))
+        with (self.folder / LOG).open("ab") as log:
+            log.write(line + b"\n")
+            log.flush()
+            os.fsync(log.fileno())
+        _write_head(self.folder, after)
+        self._head = after
+
+
+@contextmanager
+def opened(folder: Path, who: str) -> Iterator[Run]:
+    """The run in a folder, for this process alone. A new folder is made, and holds a run without entries.
+
+    What a killed process was writing is settled first. Raises UsageError when another process has the run, or the
+    folder holds something else; Tampered when the log isn't whole.
+    """
+    if not _looks_like_a_run(folder):
+        raise UsageError(f"{folder}: not empty, and not the folder of a run; name another one")
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        found = read(folder)
+        state = _state(folder, found)
+        run = Run(folder, state, found.head, found.torn)
+        if found.unfinished:
+            _settle(folder, found)
+        if found.torn:
+            run.append(who, Recovered(cut=found.torn))
+        yield run
+
+
+@contextmanager
+def existing(folder: Path, who: str) -> Iterator[Run]:
+    """As `opened`, for a run that was begun before."""
+    refuse_missing(folder)
+    with opened(folder, who) as run:
+        yield run
+
+
+def refuse_missing(folder: Path) -> None:
+    """Raises UsageError when there is no run in the folder."""
+    if not (folder / LOG).exists() and not (folder / HEAD).exists():
+        raise UsageError(f"{folder}: there is no run; `specollama batch PAIR PROMPTS.jsonl -o {folder}` begins one")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Holds the folder; the operating system lets go of it when the process ends in whatever way."""
+    lock = FileLock(folder / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UsageError(f"{folder}: another specollama is at work on this run; wait for it, or end it") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def verified(folder: Path) -> tuple[hash_chain.Read, list[str]]:
+    """The log, and all that is wrong with it: the chain, the end, and what its entries may not do. Nothing is written.
+
+    Raises UsageError when another process has the run, or there is none.
+    """
+    refuse_missing(folder)
+    with locked(folder) if os.access(folder, os.W_OK) else nullcontext():
+        found = read(folder)
+    faults = list(found.faults)
+    try:
+        fold(found.lines)
+    except Refused as error:
+        faults.append(str(error))
+    return found, faults
+
+
+def read(folder: Path) -> hash_chain.Read:
+    log, head = folder / LOG, folder / HEAD
+    return hash_chain.read(log.read_bytes() if log.exists() else b"", head.read_bytes() if head.exists() else None)
+
+
+def _state(folder: Path, found: hash_chain.Read) -> State:
+    try:
+        if not found.faults:
+            return fold(found.lines)
+        fault = found.faults[0]
+    except Refused as error:
+        fault = str(error)
+    raise Tampered(one_line(f"{folder / LOG}: {fault}; `specollama review verify {folder}` tells all")) from None
+
+
+def _settle(folder: Path, found: hash_chain.Read) -> None:
+    """Cut off what is there of a line that a killed process didn't finish; one that is whole stays."""
+    if found.torn:
+        with (folder / LOG).open("r+b") as log:
+            log.truncate(log.seek(0, os.SEEK_END) - found.torn)
+            os.fsync(log.fileno())
+    _write_head(folder, found.head)
+
+
+def _write_head(folder: Path, head: Head) -> None:
+    replace_file(folder / HEAD, head.model_dump_json(exclude_none=True).encode())
+
+
+def replace_file(file: Path, content: bytes) -> None:
+    """The file has the old content or the new one, whatever happens, and the new one once this returns."""
+    draft = file.with_name(file.name + _NEW)
+    write_durably(draft, content)
+    os.replace(draft, file)
+    sync_folder(file.parent)
+
+
+def write_durably(file: Path, content: bytes) -> None:
+    with file.open("wb") as opened_file:
+        opened_file.write(content)
+        opened_file.flush()
+        os.fsync(opened_file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """The names in a folder are on the disk, too. (Windows has no such call.)"""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _looks_like_a_run(folder: Path) -> bool:
+    if not folder.exists():
+        return True
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else {"a file"}
+    return not names - {LOCK, HEAD + _NEW} or bool(names & {LOG, HEAD})
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,1 @@
+"""A recorded reply as a page of HTML."""
