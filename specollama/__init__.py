@@ -3,7 +3,8 @@
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+from specollama._version import __version__
+
 __all__ = ["AsyncClient", "ChatResponse", "Client", "GenerateResponse", "__version__"]
 
 

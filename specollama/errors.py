@@ -87,3 +87,12 @@ class Refused(EndpointError):
 
 class BrokenReply(EndpointError):
     """The answer ended without its last line, or was not what Ollama sends."""
+
+
+class Fault(Exception):
+    """The request can't be answered; raised anywhere below a route, answered by it."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from specollama.backends.ollama import schema
 from specollama.config.endpoints import parse_model_at
-from specollama.config.schema import ConfigTable, OptionsTable, PairTable, Place, validated
-from specollama.config.settings import Config, adhoc_pair, find_config, load_config
+from specollama.config.loading import Config, adhoc_pair, find_config, load_config
+from specollama.config.schema import ConfigTable, OptionsTable, PairTable
+from specollama.config.validation import Place, validated
 from specollama.errors import ConfigError, UsageError
 from specollama.spec_decode.types import Route, Rule
 

@@ -16,7 +16,7 @@ import pytest
 import typer
 
 from specollama.cli import app
-from specollama.config.settings import load_config
+from specollama.config.loading import load_config
 from specollama.tools.review.release import object_of
 from specollama.tools.review.state import Item
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from specollama.spec_decode.planner import LOOKUP
+from specollama.spec_decode.calibration import LOOKUP
 from specollama.spec_decode.types import Draft, Token, Verdict
 
 LONGEST = 8  # tokens by which a place is found; from there on it is compared backwards

@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from specollama import __version__
+from specollama._version import __version__
 from specollama.cli.commands import (
     batch,
     bench,

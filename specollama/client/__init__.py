@@ -22,11 +22,10 @@ from pydantic import BaseModel
 
 from specollama.client import portal
 from specollama.config import trust
-from specollama.config.settings import Config
-from specollama.errors import EndpointError, SpecollamaError, Unreachable
+from specollama.config.loading import Config
+from specollama.errors import EndpointError, Fault, SpecollamaError, Unreachable
 from specollama.pairs.answer import Answer
 from specollama.pairs.pool import PairPool
-from specollama.server.http.faults import Fault
 
 _SPECULATED = {"/api/chat": True, "/api/generate": False}  # whether it is a chat
 

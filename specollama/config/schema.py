@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
 from pydantic_core import PydanticCustomError
 
-from specollama.config.endpoints import HIDDEN, server_url, shown
-from specollama.errors import ConfigError, UsageError, one_line
+from specollama.config.endpoints import server_url
 from specollama.spec_decode.types import Api, Route, Rule
 
-T = TypeVar("T", bound="Table")
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 SECRET = re.compile(r"token|secret|pass|key|auth", re.IGNORECASE)
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -256,62 +252,6 @@ class ConfigTable(Table):
     serve: ServeTable = ServeTable()
     endpoints: Annotated[dict[str, EndpointTable], _named("endpoints")] = {}
     pairs: Annotated[dict[str, PairTable], _named("pairs")] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a setting was written: a path of keys in a file, or (no file) a flag of the command line."""
-
-    file: Path | None = None
-    keys: tuple[str, ...] = ()
-
-    def at(self, *keys: str) -> Place:
-        return replace(self, keys=(*self.keys, *keys))
-
-    def __str__(self) -> str:
-        if self.file is None:
-            return "--" + self.keys[-1].replace("_", "-")
-        return f"{self.file}: {dotted(*self.keys)}" if self.keys else str(self.file)
-
-    def refuse(self, words: str, value: object = None) -> NoReturn:
-        """Raises ConfigError (for a flag UsageError). A value that may be a secret is left out."""
-        given = "" if value is None else f" = {HIDDEN if self._secret else shown(value)}"
-        error = UsageError if self.file is None else ConfigError
-        raise error(one_line(f"{self}{given}: {words}")) from None
-
-    @property
-    def _secret(self) -> bool:
-        """Whether the value may be a token; so may anything under a key that an endpoint doesn't know."""
-        unknown = self.keys[:1] == ("endpoints",) and not {*self.keys[2:]} <= {*EndpointTable.model_fields}
-        return unknown or bool(self.keys and SECRET.search(self.keys[-1]))
-
-
-def dotted(*keys: str) -> str:
-    """A path of keys as TOML writes it: a name with a dot in it is quoted."""
-    return ".".join(key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else shown(key) for key in keys)
-
-
-def validated(table: type[T], data: Mapping[str, Any], place: Place) -> T:
-    """The table; its first fault is raised as from the place."""
-    try:
-        return table.model_validate(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-    context = first.get("ctx", {})
-    keys, value = _as_written([key for key in (*first["loc"], context.get("key")) if key is not None], data)
-    place.at(*keys).refuse(context.get("words", first["msg"]), value)
-
-
-def _as_written(keys: Iterable[str | int], data: Any) -> tuple[list[str], Any]:
-    """The path of keys, and what is there. A single entry may stand for a list of one."""
-    path, value = list[str](), data
-    for key in keys:
-        if isinstance(key, int) and not isinstance(value, list):
-            continue
-        path.append(str(key))
-        known = isinstance(value, list) or (isinstance(value, Mapping) and key in value)
-        value = value[key] if known else None
-    return path, value
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 import platformdirs
 
-from specollama.config.settings import LOCAL_NAME, Config, find_config, parse_config, read_config
+from specollama.config.loading import LOCAL_NAME, Config, find_config, parse_config, read_config
 from specollama.errors import ConfigError, one_line
 
 Confirm = Callable[[str], bool]

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from specollama.backends.ollama.schema import Reply
 from specollama.config.settings import ModelRef, Overrides
-from specollama.errors import SpecollamaError, UsageError
+from specollama.errors import Fault, SpecollamaError, UsageError
 from specollama.pairs.ollama_request import Sorted, for_target, sort_out
 from specollama.pairs.ollama_response import Writer, joined
 from specollama.pairs.pair import AnyPlan, Pair
 from specollama.pairs.pool import OpenPair
 from specollama.pairs.report import stats_object
-from specollama.pairs.routes.lanes import LocalPlan, Plan
+from specollama.pairs.routes.lanes import Plan
+from specollama.pairs.routes.local import LocalPlan
 from specollama.pairs.slots import Lanes
-from specollama.server.http.faults import Fault
-from specollama.spec_decode.metrics import Done, Event, Stats, Status, Text, ToolCalls
+from specollama.spec_decode.events import Done, Event, Status, Text, ToolCalls
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import DoneReason, Origin, Route
 
 if TYPE_CHECKING:

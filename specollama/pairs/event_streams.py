@@ -9,7 +9,8 @@ from typing import Any
 from specollama.backends.ollama.schema import ChatReply, GenerateReply
 from specollama.errors import Refused
 from specollama.pairs.thinking import OPENING, ThinkingSplitter
-from specollama.spec_decode.metrics import Done, Event, Stats, Status, Text, ToolCalls
+from specollama.spec_decode.events import Done, Event, Status, Text, ToolCalls
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import DoneReason, Origin, Token
 
 

@@ -3,116 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
-from specollama.backends.ollama.model_info import Model, first_difference
-from specollama.backends.ollama.schema import Message
+from specollama.backends.ollama.model_info import Model
 from specollama.backends.ollama.slot_probe import ROWS, Probe
 from specollama.config.settings import PairSettings
 from specollama.errors import UnsupportedPair
+from specollama.pairs.request import Ask, Completion, Conversation
 from specollama.pairs.thinking import CLOSING, OPENING
+from specollama.pairs.tokenizers import Tokenizers
 from specollama.spec_decode.sampler_support import effective
 from specollama.spec_decode.types import Route, Rule, SamplingOptions
 
 _HOPED_ACCEPTANCE = 0.8  # of a draft before anything is known of it: generous, since a poor one is noticed
 _HOPED_REPLY = 256  # tokens, before anything is known of a reply
 _READING_SHARE = 0.2  # of the reply's plain time, that may go into reading the prompt once more for each lane
-
-
-@dataclass(frozen=True, slots=True)
-class Tokenizers:
-    """What is known of a pair's tokenizers.
-
-    `same`: the draft model's tokens are the target's; `difference` says where not, `why_not_exact` why the target's
-    tokenizer isn't there.
-    """
-
-    target: LlamaVocabulary | None = None
-    same: bool = False
-    difference: str = ""
-    why_not_exact: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """What is to be answered.
-
-    `options` are Ollama's, by its names; those that are set here win over the pair's. `format`: "json" or a JSON
-    schema. `think`: whether a thinking model thinks, or how much; None: as it does by itself. `top_logprobs`: how many
-    of the most probable tokens a plain reply shows at each place, so far as its server can (a speculated one shows what
-    it had to know). `truncate` False: what no longer fits the context is refused, never cut off at the beginning.
-    """
-
-    messages: Sequence[Message]
-    options: Mapping[str, Any] = field(default_factory=dict)
-    format: Any = None
-    tools: Sequence[Mapping[str, Any]] = ()
-    think: bool | str | None = None
-    top_logprobs: int = 0
-    truncate: bool = True
-
-    @property
-    def raw(self) -> bool:
-        """A chat always goes through a template."""
-        return False
-
-    @property
-    def has_images(self) -> bool:
-        return any(message.images for message in self.messages)
-
-    def body(self) -> dict[str, Any]:
-        """The fields of a request to /api/chat that are its own."""
-        return {
-            "messages": [message.body() for message in self.messages],
-            **({} if self.format in (None, "") else {"format": self.format}),
-            **({"tools": list(self.tools)} if self.tools else {}),
-            **({} if self.think is None else {"think": self.think}),
-            **({"logprobs": True, "top_logprobs": self.top_logprobs} if self.top_logprobs else {}),
-            **({} if self.truncate else {"truncate": False}),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """A prompt that is to be written on, as /api/generate takes it; the fields are its own, as are their meanings.
-
-    `raw`: the prompt goes to the model as it is, without a template.
-    """
-
-    prompt: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    format: Any = None
-    think: bool | str | None = None
-    suffix: str = ""
-    system: str = ""
-    template: str = ""
-    context: Sequence[int] = ()
-    raw: bool = False
-    images: Sequence[str] = ()
-
-    @property
-    def has_images(self) -> bool:
-        return bool(self.images)
-
-    def body(self) -> dict[str, Any]:
-        """The fields of a request to /api/generate that are its own."""
-        texts = {"suffix": self.suffix, "system": self.system, "template": self.template}
-        return {
-            "prompt": self.prompt,
-            **{name: text for name, text in texts.items() if text},
-            **({} if self.format in (None, "") else {"format": self.format}),
-            **({} if self.think is None else {"think": self.think}),
-            **({"context": list(self.context)} if self.context else {}),
-            **({"raw": True} if self.raw else {}),
-            **({"images": list(self.images)} if self.images else {}),
-        }
-
-
-Ask = Conversation | Completion
 
 
 def merged_options(pair: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,21 +157,6 @@ def why_not_split(target: Model, vocabulary: LlamaVocabulary | None) -> str | No
         return f"{target.name} is a thinking model, and its vocabulary isn't known"
     shown = "".join(vocabulary.shown(token) for token in vocabulary.encode(OPENING + CLOSING))
     return None if OPENING + CLOSING in shown else f"{target.name} marks its thinking with control tokens"
-
-
-def compared(target: LlamaVocabulary | Exception, draft: LlamaVocabulary | Exception | None) -> Tokenizers:
-    """Both tokenizers beside each other; an exception says why one isn't there. None: no model drafts."""
-    if isinstance(target, Exception):
-        return Tokenizers(why_not_exact=str(target))
-    if draft is None:
-        return Tokenizers(target)
-    if isinstance(draft, Exception):
-        return Tokenizers(target, difference=f"the draft's isn't known: {draft}")
-    token = first_difference(draft.tokens(), target.tokens())
-    if token is None:
-        return Tokenizers(target, same=True)
-    ours, theirs = target.tokens()[token], draft.tokens()[token]
-    return Tokenizers(target, difference=f"token {token} is {ours!r} for the target and {theirs!r} for the draft")
 
 
 def choose_rule(

@@ -16,8 +16,9 @@ from specollama.backends.ollama import request_validation
 from specollama.backends.ollama.schema import LOAD_OPTIONS, SAMPLING_OPTIONS, ChatRequest, GenerateRequest
 from specollama.config.schema import OptionsTable
 from specollama.config.settings import Overrides
-from specollama.pairs.feasibility import Ask, Completion, Conversation, merged_options
-from specollama.server.http.faults import Fault
+from specollama.errors import Fault
+from specollama.pairs.feasibility import merged_options
+from specollama.pairs.request import Ask, Completion, Conversation
 from specollama.spec_decode.types import Route
 
 OWN = "specollama"

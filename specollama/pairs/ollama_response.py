@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from specollama.backends.ollama.schema import ChatReply, GenerateReply, Message, Reply
-from specollama.spec_decode.metrics import Done, Text, ToolCalls
+from specollama.spec_decode.events import Done, Text, ToolCalls
 
 SomeReply = TypeVar("SomeReply", bound=Reply)
 

@@ -25,35 +25,25 @@ from specollama.config.endpoints import Endpoint
 from specollama.config.settings import FileRef, Overrides, PairSettings, ollama_of
 from specollama.errors import EndpointError, ModelMissing, Unreachable, UnsupportedPair
 from specollama.pairs.event_streams import unless_nothing_came, written
-from specollama.pairs.feasibility import (
-    Ask,
-    Completion,
-    Conversation,
-    ReplyContext,
-    Tokenizers,
-    choose_rule,
-    compared,
-    why_not_lanes,
-    why_not_split,
-    why_off,
-    why_plain,
-)
+from specollama.pairs.feasibility import ReplyContext, choose_rule, why_not_lanes, why_not_split, why_off, why_plain
 from specollama.pairs.prompt import Unprompted, rendered_by_server
-from specollama.pairs.routes.lanes import LocalPlan, Plan, begins_twice, requests_for, speculated_by_requests
-from specollama.pairs.routes.local import BUSY, LocalRoute, speculated_here
+from specollama.pairs.request import Ask, Conversation
+from specollama.pairs.routes.lanes import Plan, begins_twice, speculated_by_requests
+from specollama.pairs.routes.local import BUSY, LocalPlan, LocalRoute, speculated_here
 from specollama.pairs.routes.native import NativePlan, NativeRoute
 from specollama.pairs.routes.scoring import ScoringPlan, ScoringRoute, scored
+from specollama.pairs.served_drafters import requests_for
+from specollama.pairs.slots import DEFAULT_LANES
+from specollama.pairs.tokenizers import Tokenizers, compared
 from specollama.spec_decode.decode_loop import Watcher
-from specollama.spec_decode.metrics import Done, Event, Stats, Status, Text
+from specollama.spec_decode.events import Done, Event, Status, Text
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.sampler_support import sampler_obstacle
 from specollama.spec_decode.types import Route, SamplingOptions
-
-__all__ = ["AnyPlan", "Ask", "Completion", "Conversation", "LocalPlan", "NativePlan", "Pair", "Plan", "ScoringPlan"]
 
 AnyPlan = Plan | LocalPlan | NativePlan | ScoringPlan
 
 _KNOWN_FOR = 10.0  # seconds: after that a name may be another model's, or its Modelfile have other options
-DEFAULT_LANES = 8  # concurrent rows, where the configuration doesn't say how many the target works on at once
 
 
 @dataclass(slots=True)

@@ -9,9 +9,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from specollama.backends.ollama.model_info import full_name
-from specollama.config.settings import Config, ModelRef, PairSettings
-from specollama.pairs.pair import DEFAULT_LANES, Pair
-from specollama.pairs.slots import Lanes
+from specollama.config.loading import Config
+from specollama.config.settings import ModelRef, PairSettings
+from specollama.pairs.pair import Pair
+from specollama.pairs.slots import DEFAULT_LANES, Lanes
 
 if TYPE_CHECKING:
     from specollama.pairs.trace.recorder import TraceFile

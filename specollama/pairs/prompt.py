@@ -11,7 +11,7 @@ from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
 from specollama.backends.ollama.model_info import Model
 from specollama.backends.ollama.schema import Message
 from specollama.errors import Refused, RunError
-from specollama.pairs.feasibility import Ask, Completion, Conversation
+from specollama.pairs.request import Ask, Completion, Conversation
 
 if TYPE_CHECKING:
     from specollama.pairs.routes.local_models import OpenedPair

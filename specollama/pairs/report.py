@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from specollama.spec_decode.metrics import Done, Event, Stats, Status, ToolCalls
+from specollama.spec_decode.events import Done, Event, Status, ToolCalls
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import Route
 
 

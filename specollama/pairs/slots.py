@@ -74,3 +74,6 @@ class SharedLookahead:
 
     def __str__(self) -> str:
         return str(self.wanted)
+
+
+DEFAULT_LANES = 8  # concurrent rows, where the configuration doesn't say how many the target works on at once

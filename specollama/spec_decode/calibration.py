@@ -157,3 +157,9 @@ def outcomes(draft: Draft, verdict: Verdict) -> list[tuple[float, bool]]:
             break
         offset += len(token.text)
     return found
+
+
+LOOKUP = "lookup"
+
+
+MOST = 32  # tokens in a draft

@@ -11,9 +11,10 @@ from time import perf_counter_ns
 
 from specollama.errors import RunError
 from specollama.spec_decode.acceptance import clip, judge
+from specollama.spec_decode.events import Done, Event, Status, Text
 from specollama.spec_decode.interfaces import Drafter, Target
 from specollama.spec_decode.lookahead import Lookahead, Patience
-from specollama.spec_decode.metrics import Done, Event, Stats, Status, Text
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.stopping_criteria import Stopper
 from specollama.spec_decode.types import (
     Continuation,

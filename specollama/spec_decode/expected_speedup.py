@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from specollama.spec_decode.calibration import BINS
-from specollama.spec_decode.planner import MOST
+from specollama.spec_decode.calibration import BINS, MOST
 
 _FEWEST = 50.0  # tested tokens, below which counts say too little
 

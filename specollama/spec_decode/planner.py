@@ -12,17 +12,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import mul
 
-from specollama.spec_decode.calibration import Source, outcomes, sureness
+from specollama.spec_decode.calibration import MOST, Source, outcomes, sureness
+from specollama.spec_decode.cost_curve import CostCurve
+from specollama.spec_decode.events import Done, Event
 from specollama.spec_decode.lookahead import Lookahead, staged
-from specollama.spec_decode.metrics import Done, Event
 from specollama.spec_decode.reply_length import ReplyLengths
 from specollama.spec_decode.types import DoneReason, Draft, Round, Rule, Verdict
 
-LOOKUP = "lookup"
-MOST = 32  # tokens in a draft
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # tokens in the drafts that are compared
-_SHIFT = 0.2  # how fast the whole curve follows the machine
-_BEND = 0.05  # how fast a point of it moves against the others
 _RECENT = 0.08  # how fast the seconds of a drafted token follow the machine, and what lookup brings the text
 _RESTED = 8  # drafts of others, after which a model may be tried again
 _EXPLORED = 0.015  # of the time: drafting where it seems not to pay, so that a change is noticed
@@ -37,42 +34,6 @@ _SURE = 0.9  # probability that a reply is long enough for reading to be repaid
 _READING = 0.25  # of what drafting almost surely saves, that a draft model may spend on reading
 _FEWEST_READ = 64  # tokens
 _UNLIMITED = 1 << 30  # tokens
-
-
-@dataclass(slots=True)
-class CostCurve:
-    """Seconds of a pass by its number of tokens: measured points, straight lines between them.
-
-    A busy machine, or a longer context, makes all of it dearer; that is kept apart from the shape.
-    """
-
-    points: dict[int, float]
-    scale: float = 1.0
-    _drawn: list[float] = field(default_factory=list)  # the shape, by tokens: it is asked for thousands of times
-
-    def __call__(self, tokens: int) -> float:
-        if len(self._drawn) <= tokens:
-            self._drawn = self._draw(max(tokens, MOST + 1))
-        return self.scale * self._drawn[tokens]
-
-    def observe(self, tokens: int, seconds: float) -> None:
-        """A pass over so many tokens took so long."""
-        ratio = min(4.0, max(0.25, seconds / self(tokens)))
-        shape = self(tokens) / self.scale
-        self.scale *= ratio**_SHIFT
-        self.points[tokens] = shape + _BEND * (shape * ratio - shape)
-        self._drawn.clear()
-
-    def _draw(self, most: int) -> list[float]:
-        """The shape from 0 tokens to so many: level before the first point; past the last one the last line goes on."""
-        sizes = sorted(self.points)
-        drawn = [self.points[sizes[0]]] * (sizes[0] + 1)
-        slope = 0.0
-        for before, size in pairwise(sizes):
-            slope = (self.points[size] - self.points[before]) / (size - before)
-            drawn += [self.points[before] + slope * more for more in range(1, size - before + 1)]
-        slope = max(0.0, slope)
-        return drawn + [drawn[-1] + slope * more for more in range(1, most - sizes[-1] + 1)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,14 +22,15 @@ from time import perf_counter
 import httpx
 import psutil
 
+from specollama.backends.llama_cpp import gguf_metadata
 from specollama.backends.llama_cpp.draft_compatibility import why_unfit
 from specollama.backends.llama_cpp.gguf_metadata import read_header
 from specollama.backends.ollama import model_store
 from specollama.backends.ollama.client import OllamaServer
 from specollama.backends.ollama.model_info import DEVELOPMENT, parsed_version
+from specollama.backends.ollama.schema import has_text
 from specollama.config.settings import FileRef, ModelRef, PairSettings
 from specollama.errors import EndpointError, RunError, Unreachable, UnsupportedPair
-from specollama.pairs.routes.native import has_text
 
 OLDEST = (0, 30, 0)
 N_MAX, P_MIN = 8, 0.7
@@ -124,8 +125,8 @@ def _here(name: str, environ: Mapping[str, str]) -> Path:
 
 def refuse_unfit(setup: Setup) -> None:
     """Raises UnsupportedPair where llama.cpp wouldn't let the draft speculate, by its own conditions."""
-    model_store.refuse_unreadable(setup.target)
-    model_store.refuse_unreadable(setup.draft)
+    gguf_metadata.refuse_unreadable(setup.target)
+    gguf_metadata.refuse_unreadable(setup.draft)
     if reason := why_unfit(read_header(setup.target).fields, read_header(setup.draft).fields):
         raise UnsupportedPair(f"{setup.model}: its engine takes no such draft: {reason}")
 

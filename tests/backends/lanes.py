@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specollama.backends.ollama.client import OllamaServer
+from specollama.backends.ollama.drafter import OllamaDrafter
 from specollama.backends.ollama.request_bodies import Requests
-from specollama.backends.ollama.target import LanesTarget, OllamaDrafter
+from specollama.backends.ollama.target import LanesTarget
 from specollama.spec_decode.decode_loop import Speculation
 from specollama.spec_decode.interfaces import Drafter
 from specollama.spec_decode.lookahead import FixedLookahead

@@ -18,18 +18,12 @@ from specollama.backends.ollama.schema import Message, ModelDetails
 from specollama.config.endpoints import Endpoint
 from specollama.config.settings import ModelRef, PairSettings
 from specollama.errors import ModelMissing, RunError, Unreachable, UnsupportedPair
-from specollama.pairs.feasibility import (
-    Conversation,
-    ReplyContext,
-    Tokenizers,
-    choose_rule,
-    compared,
-    near_tie_words,
-    why_plain,
-)
+from specollama.pairs.feasibility import ReplyContext, choose_rule, near_tie_words, why_plain
 from specollama.pairs.pair import Pair
+from specollama.pairs.request import Conversation
 from specollama.pairs.routes.lanes import begins_twice
-from specollama.spec_decode.metrics import Status
+from specollama.pairs.tokenizers import Tokenizers, compared
+from specollama.spec_decode.events import Status
 from specollama.spec_decode.types import Route, Rule, SamplingOptions
 
 Pairs = Callable[..., PairSettings]

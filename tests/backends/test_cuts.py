@@ -11,7 +11,7 @@ from serving import Answer, Recorder, Stage, lines, replayed, whole
 from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
 from specollama.backends.ollama.client import OllamaServer
 from specollama.spec_decode.acceptance import position_seed
-from specollama.spec_decode.metrics import Text
+from specollama.spec_decode.events import Text
 from specollama.spec_decode.retokenization import CountedCursor, Cursor, ExactCursor
 from specollama.spec_decode.types import DoneReason, Origin
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from serving import Stage, replayed, whole
 
+from specollama.backends.llama_cpp.draft_compatibility import first_difference
 from specollama.backends.ollama.client import OllamaServer
-from specollama.backends.ollama.model_info import Model, describe, first_difference, parameters, parsed_version
+from specollama.backends.ollama.model_info import Model, describe, parameters, parsed_version
 from specollama.backends.ollama.schema import ModelDetails, ShowReply
 from specollama.errors import ModelMissing
 

@@ -13,8 +13,9 @@ from lanes import Drafting
 from serving import Answer, Stage, lines, read_body, send_answer, whole
 
 from specollama.backends.ollama.client import OllamaServer
+from specollama.backends.ollama.drafter import OllamaDrafter, RetokenisedDrafter
 from specollama.backends.ollama.request_bodies import Requests
-from specollama.backends.ollama.target import ContinuationTarget, LanesTarget, OllamaDrafter, RetokenisedDrafter
+from specollama.backends.ollama.target import ContinuationTarget, LanesTarget
 from specollama.errors import Refused
 from specollama.spec_decode.acceptance import position_seed
 from specollama.spec_decode.retokenization import CountedCursor, Cursor, ExactCursor

@@ -19,10 +19,10 @@ from specollama.backends.ollama.schema import Message
 from specollama.backends.ollama.target import ContinuationTarget, LanesTarget
 from specollama.config.settings import PairSettings
 from specollama.errors import EndpointError
-from specollama.pairs.feasibility import Conversation
 from specollama.pairs.pair import Pair
+from specollama.pairs.request import Conversation
 from specollama.spec_decode.acceptance import position_seed
-from specollama.spec_decode.metrics import Text
+from specollama.spec_decode.events import Text
 from specollama.spec_decode.retokenization import CountedCursor, ExactCursor
 from specollama.spec_decode.types import Draft, Route, Rule, SamplingOptions, Token
 from specollama.tools.bench import Reply, collect

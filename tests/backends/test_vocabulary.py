@@ -10,9 +10,9 @@ import pytest
 from serving import Recorder
 
 from specollama.backends.llama_cpp import tokenizer
+from specollama.backends.llama_cpp.draft_compatibility import first_difference
 from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
 from specollama.backends.ollama.client import OllamaServer
-from specollama.backends.ollama.model_info import first_difference
 from specollama.errors import MissingPackage, RunError
 from specollama.pairs.pair import Pair
 from specollama.server.embedded.default_models import default_models
@@ -285,7 +285,7 @@ async def test_without_the_package_cuts_are_checked_by_counts_and_the_status_say
 ) -> None:
     from test_requests import ask
 
-    from specollama.spec_decode.metrics import Event, Status
+    from specollama.spec_decode.events import Event, Status
     from specollama.tools.bench import collect
 
     monkeypatch.setitem(sys.modules, "llama_cpp", None)

@@ -12,7 +12,7 @@ from rich.markdown import Markdown
 
 from specollama.cli.chat.markdown_stream import LineBlocks, MarkdownBlocks, settled
 from specollama.cli.terminal.output import harmless
-from specollama.spec_decode.metrics import Text
+from specollama.spec_decode.events import Text
 from specollama.spec_decode.types import Origin
 
 DOCUMENT = """# Title

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from specollama.cli.chat.progress import Progress, Room
-from specollama.spec_decode.metrics import Done, Stats, Status, Text
+from specollama.spec_decode.events import Done, Status, Text
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import DoneReason, Draft, Emitted, Origin, Round, Token, Verdict
 
 

@@ -9,7 +9,8 @@ from rich.console import Console
 
 from specollama.cli.chat.progress import Progress
 from specollama.cli.chat.reply_view import Look, ReplyView
-from specollama.spec_decode.metrics import Done, Event, Stats, Status, Text, ToolCalls
+from specollama.spec_decode.events import Done, Event, Status, Text, ToolCalls
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import DoneReason, Origin
 
 CLEAR_LINE, UP = "\x1b[2K", "\x1b[1A"

@@ -15,12 +15,14 @@ from scripted_ollama import ScriptedOllama
 from typer.testing import CliRunner
 
 from specollama.cli import app
-from specollama.config.settings import Config, PairSettings, adhoc_pair
+from specollama.config.loading import Config, adhoc_pair
+from specollama.config.settings import PairSettings
 from specollama.errors import SpecollamaError
 from specollama.pairs.trace.recorder import Recorder, TraceFile, written
 from specollama.pairs.trace.records import Reply, RoundLine, read, sorted_out
 from specollama.server.proxy.serve import serving
-from specollama.spec_decode.metrics import Done, Stats, Status, Text
+from specollama.spec_decode.events import Done, Status, Text
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import DoneReason, Draft, Emitted, Origin, Round, Token, Verdict
 from specollama.tools.trace_page.page import blocks, page, rate_of
 

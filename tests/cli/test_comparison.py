@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from specollama.spec_decode.metrics import Stats, Text
+from specollama.spec_decode.events import Text
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import Origin
 from specollama.tools.bench import Comparison, Reply
 

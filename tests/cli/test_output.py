@@ -7,7 +7,8 @@ import json
 import pytest
 
 from specollama.cli.terminal import output
-from specollama.spec_decode.metrics import Done, Stats, Status, Text
+from specollama.spec_decode.events import Done, Status, Text
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import DoneReason, Origin
 
 

@@ -18,7 +18,7 @@ from calls import Call, command, environment
 
 from specollama import AsyncClient, Client
 from specollama.config import trust
-from specollama.config.settings import Config
+from specollama.config.loading import Config
 from specollama.errors import ConfigError
 from specollama.server.proxy.serve import Proxy
 

@@ -23,12 +23,13 @@ from specollama.backends.llama_cpp import target as local
 from specollama.backends.llama_cpp.model import Logits
 from specollama.backends.llama_cpp.sampler import Sampler
 from specollama.config.settings import FileRef, PairSettings
-from specollama.pairs.drafters import Drafting, Opened
+from specollama.pairs.drafters import Drafting
+from specollama.pairs.model_loading import Opened
 from specollama.pairs.routes import local_models
 from specollama.pairs.routes.local_models import OpenedPair
 from specollama.spec_decode import decode_loop
-from specollama.spec_decode.metrics import Done, Event, Text
-from specollama.spec_decode.planner import LOOKUP
+from specollama.spec_decode.calibration import LOOKUP
+from specollama.spec_decode.events import Done, Event, Text
 from specollama.spec_decode.types import DoneReason, Route, Rule, SamplingOptions
 
 END = "</s>"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from specollama.spec_decode.metrics import Done, Stats, Text
+from specollama.spec_decode.events import Done, Text
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import DoneReason, Origin, Token
 from specollama.tools.bench.reply_timing import Timed
 from specollama.tools.bench.runner import Measurement

@@ -13,9 +13,10 @@ from reference_sampler import sampled
 
 from specollama.backends.scripted import Drawn, End, Hidden, Script, ScriptedDrafter, ScriptedTarget
 from specollama.spec_decode.decode_loop import Speculation
+from specollama.spec_decode.events import Done, Event, Text
 from specollama.spec_decode.interfaces import Drafter, Target
 from specollama.spec_decode.lookahead import FixedLookahead, Lookahead, Patience
-from specollama.spec_decode.metrics import Done, Event, Stats, Text
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import Continuation, DoneReason, Draft, Round, Rule, SamplingOptions
 
 END = "<the end>"

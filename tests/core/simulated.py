@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
-from specollama.spec_decode.calibration import Source
-from specollama.spec_decode.planner import MOST, CostCurve, Planner
+from specollama.spec_decode.calibration import MOST, Source
+from specollama.spec_decode.cost_curve import CostCurve
+from specollama.spec_decode.planner import Planner
 from specollama.spec_decode.types import Draft, Emitted, Origin, Round, Rule, Token, Verdict
 
 RIGHT, WRONG = Token("r"), Token("w")

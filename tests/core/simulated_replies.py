@@ -10,7 +10,8 @@ from random import Random
 from simulated import RIGHT, WRONG, Machine
 
 from specollama.spec_decode.calibration import Calibration, Source
-from specollama.spec_decode.planner import CostCurve, Planner
+from specollama.spec_decode.cost_curve import CostCurve
+from specollama.spec_decode.planner import Planner
 from specollama.spec_decode.reply_length import Learnt
 from specollama.spec_decode.types import Draft, Emitted, Origin, Round, Rule, Verdict
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from specollama.pairs.feasibility import Conversation
-from specollama.spec_decode.metrics import Done, Event, Stats, Text
+from specollama.pairs.request import Conversation
+from specollama.spec_decode.events import Done, Event, Text
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import DoneReason, Origin
 from specollama.tools.bench.fresh import LearntState
 from specollama.tools.bench.prompts import Prompt

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from replies import told
 
-from specollama.spec_decode.metrics import Text
+from specollama.spec_decode.events import Text
 from specollama.tools.bench.comparison import NEAR_TIE, Reply
 from specollama.tools.bench.near_ties import ENOUGH, Movements, movements, quantile
 

@@ -19,12 +19,14 @@ from enumeration import Cells, Choices, law
 from toy_vocabulary import ToyVocabulary
 
 from specollama.backends.ollama import target
+from specollama.backends.ollama.drafter import OllamaDrafter
 from specollama.backends.ollama.request_bodies import Requests
 from specollama.backends.ollama.schema import GenerateReply
-from specollama.backends.ollama.target import LanesTarget, OllamaDrafter
+from specollama.backends.ollama.target import LanesTarget
 from specollama.spec_decode.decode_loop import Speculation
+from specollama.spec_decode.events import Done, Text
 from specollama.spec_decode.lookahead import FixedLookahead
-from specollama.spec_decode.metrics import Done, Stats, Text
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.retokenization import Cursor, ExactCursor
 from specollama.spec_decode.types import Draft, Rule, SamplingOptions, Token, Verdict
 

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated import RIGHT, WRONG, Fixed, Machine, rate_of_several
 
-from specollama.spec_decode.calibration import Calibration, Source, outcomes
-from specollama.spec_decode.planner import LOOKUP, MOST, CostCurve, Planner
+from specollama.spec_decode.calibration import LOOKUP, MOST, Calibration, Source, outcomes
+from specollama.spec_decode.cost_curve import CostCurve
+from specollama.spec_decode.planner import Planner
 from specollama.spec_decode.types import Draft, Emitted, Origin, Round, Rule, Token, Verdict
 
 MACHINES = {

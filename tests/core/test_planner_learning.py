@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from specollama.spec_decode.calibration import Calibration, Source, outcomes
-from specollama.spec_decode.planner import CostCurve, Planner
+from specollama.spec_decode.cost_curve import CostCurve
+from specollama.spec_decode.planner import Planner
 from specollama.spec_decode.types import Draft, Emitted, Origin, Round, Rule, Token, Verdict
 
 COSTS = {1: 0.1, 2: 0.2, 4: 0.4}  # seconds of a pass by its tokens

@@ -12,8 +12,8 @@ from toy_vocabulary import ToyVocabulary
 
 from specollama.backends.scripted import Drawn, End, Script, ScriptedDrafter, ScriptedTarget, always
 from specollama.spec_decode.acceptance import judge, visible
+from specollama.spec_decode.events import Done, Event, Text
 from specollama.spec_decode.lookahead import FixedLookahead
-from specollama.spec_decode.metrics import Done, Event, Text
 from specollama.spec_decode.retokenization import ExactCursor, retokenised
 from specollama.spec_decode.stopping_criteria import Stopper
 from specollama.spec_decode.types import DoneReason, Draft, Row, Rule, SamplingOptions, Scored, Token

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from scripted_runs import events, reply, speculation
 
 from specollama.backends.scripted import End, Hidden, Script, ScriptedDrafter, ScriptedTarget, always
+from specollama.spec_decode.events import Text
 from specollama.spec_decode.lookahead import FixedLookahead, Patience
-from specollama.spec_decode.metrics import Text
 from specollama.spec_decode.types import Draft, Rule, SamplingOptions, Scored, Verdict
 
 COLD = SamplingOptions(temperature=0, num_predict=7)

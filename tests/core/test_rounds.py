@@ -13,8 +13,8 @@ from scripted_runs import Listed, Reply, events, plain, reply, speculation, wild
 from specollama.backends.scripted import Drawn, End, Hidden, Script, ScriptedDrafter, ScriptedTarget, always, constant
 from specollama.errors import RunError
 from specollama.spec_decode.decode_loop import Speculation
+from specollama.spec_decode.events import Done, Event, Status, Text
 from specollama.spec_decode.lookahead import AdaptiveLookahead, FixedLookahead, Patience
-from specollama.spec_decode.metrics import Done, Event, Status, Text
 from specollama.spec_decode.types import (
     Continuation,
     DoneReason,

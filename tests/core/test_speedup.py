@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from simulated import Fixed, Machine
 
 from specollama.spec_decode.calibration import BINS, Calibration
+from specollama.spec_decode.cost_curve import CostCurve
 from specollama.spec_decode.expected_speedup import Acceptance, Chance, Expected, always, counted, expected, speedup
-from specollama.spec_decode.planner import CostCurve
 
 BOUND_BY_MEMORY = Machine(
     {1: 0.075, 2: 0.102, 3: 0.114, 4: 0.134, 6: 0.148, 8: 0.169, 12: 0.204, 16: 0.246, 32: 0.42}, 0.019

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from specollama.spec_decode.metrics import Stats, Status, decode_rate, first_burst
+from specollama.spec_decode.events import Status, decode_rate, first_burst
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import Emitted, Origin, Token, Verdict
 
 

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from specollama.backends.ollama.client import OllamaServer
+from specollama.backends.ollama.drafter import OllamaDrafter
 from specollama.backends.ollama.request_bodies import Requests
-from specollama.backends.ollama.target import LanesTarget, OllamaDrafter
+from specollama.backends.ollama.target import LanesTarget
 from specollama.spec_decode.decode_loop import Speculation
+from specollama.spec_decode.events import Done, Text
 from specollama.spec_decode.interfaces import Drafter, Target
 from specollama.spec_decode.lookahead import FixedLookahead
-from specollama.spec_decode.metrics import Done, Stats, Text
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.retokenization import ExactCursor, Vocabulary
 from specollama.spec_decode.types import Continuation, DoneReason, Draft, Rule, SamplingOptions, Scored, Token, Verdict
 

@@ -19,10 +19,12 @@ from specollama.backends.ollama.schema import Message
 from specollama.config.endpoints import Endpoint
 from specollama.config.settings import ModelRef, PairSettings
 from specollama.errors import UnsupportedPair
-from specollama.pairs.feasibility import Conversation, choose_rule
+from specollama.pairs.feasibility import choose_rule
 from specollama.pairs.pair import Pair
+from specollama.pairs.request import Conversation
 from specollama.server.embedded.serve import Settings, serve_models
-from specollama.spec_decode.metrics import Event, Stats, Status
+from specollama.spec_decode.events import Event, Status
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import Route, Rule, SamplingOptions
 from specollama.tools.bench import Reply, collect
 

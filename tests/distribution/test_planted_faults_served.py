@@ -19,8 +19,9 @@ from two_samples import Departure, departure
 
 from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
 from specollama.backends.ollama.client import OllamaServer
+from specollama.backends.ollama.drafter import OllamaDrafter
 from specollama.backends.ollama.schema import Logprob
-from specollama.backends.ollama.target import LanesTarget, OllamaDrafter
+from specollama.backends.ollama.target import LanesTarget
 from specollama.server.embedded.serve import Settings, serve_models
 from specollama.spec_decode import acceptance
 from specollama.spec_decode.sampler_support import support

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specollama.config.settings import load_config
+from specollama.config.loading import load_config
 from specollama.errors import ConfigError, RunError
 from specollama.spec_decode.types import Route
 from specollama.tools.doctor import config_file

@@ -10,7 +10,7 @@ from calls import Call, own_config
 from passes import PassingOllama
 from serving import serving
 
-from specollama.config.settings import load_config
+from specollama.config.loading import load_config
 from specollama.spec_decode.types import Route
 
 NOWHERE = "http://127.0.0.1:9"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from specollama.config.settings import FileRef, PairSettings
 from specollama.pairs.routes.local_models import OpenedPair
-from specollama.spec_decode.metrics import Done, Stats, Text
+from specollama.spec_decode.events import Done, Text
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import DoneReason, Route, Rule, SamplingOptions
 
 SETTINGS = PairSettings(None, FileRef(Path("target.gguf")), (), route=Route.LOCAL)

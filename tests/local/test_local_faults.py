@@ -17,11 +17,11 @@ from specollama.backends.llama_cpp.model import LoadOptions
 from specollama.backends.ollama.schema import Message
 from specollama.config.settings import FileRef, Lookup, PairSettings
 from specollama.errors import RunError, UnsupportedPair, UsageError
-from specollama.pairs.feasibility import Completion, Conversation
 from specollama.pairs.pair import Pair
+from specollama.pairs.request import Completion, Conversation
 from specollama.pairs.routes.local_models import OpenedPair, open_pair
 from specollama.server.embedded.default_models import packaged_model
-from specollama.spec_decode.metrics import Done, Status, Text
+from specollama.spec_decode.events import Done, Status, Text
 from specollama.spec_decode.types import Route
 
 

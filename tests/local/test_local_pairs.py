@@ -20,11 +20,10 @@ from specollama.backends.ollama.schema import Message
 from specollama.config.endpoints import Endpoint
 from specollama.config.settings import FileRef, Lookup, ModelRef, PairSettings
 from specollama.errors import RunError
-from specollama.pairs.feasibility import Conversation
 from specollama.pairs.pair import Pair
+from specollama.pairs.request import Conversation
 from specollama.pairs.routes import local_models
-from specollama.pairs.routes.lanes import LocalPlan
-from specollama.pairs.routes.local import LocalRoute
+from specollama.pairs.routes.local import LocalPlan, LocalRoute
 from specollama.pairs.routes.local_models import open_pair
 from specollama.server.embedded.default_models import default_models
 from specollama.tools.bench import collect

@@ -15,13 +15,15 @@ from scripted_runs import events, reply
 from tiny_models import END, bigram_model, random_model
 
 from specollama.backends.llama_cpp import model_thread
+from specollama.backends.llama_cpp.drafter import LocalDrafter
 from specollama.backends.llama_cpp.model import LlamaModel, LoadOptions
 from specollama.backends.llama_cpp.sampler import Sampler
-from specollama.backends.llama_cpp.target import LocalDrafter, LocalTarget, Written, most_probable
+from specollama.backends.llama_cpp.target import LocalTarget, Written, most_probable
 from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
 from specollama.spec_decode.decode_loop import Speculation
+from specollama.spec_decode.events import Done, Text
 from specollama.spec_decode.lookahead import FixedLookahead
-from specollama.spec_decode.metrics import Done, Stats, Text
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import Continuation, DoneReason, Draft, Rule, SamplingOptions, Token, Verdict
 
 PROMPT = "ab"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 from specollama.config.settings import FileRef, PairSettings
-from specollama.pairs.feasibility import Conversation
+from specollama.pairs.request import Conversation
 from specollama.pairs.pair import Pair
 from specollama.backends.ollama.schema import Message
 

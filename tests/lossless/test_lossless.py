@@ -13,15 +13,17 @@ from prompts import PROMPTS
 
 from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
 from specollama.backends.ollama.client import OllamaServer
+from specollama.backends.ollama.drafter import OllamaDrafter
 from specollama.backends.ollama.request_bodies import Requests
 from specollama.backends.ollama.schema import GenerateReply, Message
-from specollama.backends.ollama.target import LanesTarget, OllamaDrafter
+from specollama.backends.ollama.target import LanesTarget
 from specollama.config.settings import PairSettings
-from specollama.pairs.feasibility import Conversation
 from specollama.pairs.pair import Pair
+from specollama.pairs.request import Conversation
 from specollama.spec_decode.decode_loop import Speculation
+from specollama.spec_decode.events import Status
 from specollama.spec_decode.lookahead import FixedLookahead
-from specollama.spec_decode.metrics import Stats, Status
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.retokenization import ExactCursor
 from specollama.spec_decode.types import Route, Rule, SamplingOptions
 from specollama.tools.bench import Reply, collect

@@ -20,7 +20,7 @@ from scripted_ollama import SONG, ScriptedOllama, song
 from serving import Stage
 from serving import serving as serving_app
 
-from specollama.config.settings import Config, load_config
+from specollama.config.loading import Config, load_config
 from specollama.server.proxy.serve import Proxy, serving
 
 Up = Callable[[Any], str]

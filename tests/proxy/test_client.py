@@ -20,7 +20,7 @@ from scripted_ollama import ScriptedOllama, song
 
 import specollama
 from specollama import AsyncClient, Client
-from specollama.config.settings import load_config
+from specollama.config.loading import load_config
 from specollama.errors import ConfigError
 
 COLOURS = [{"role": "user", "content": "Name three colours."}]

@@ -11,7 +11,7 @@ import pytest
 from configured import written
 from serving import replayed, send_answer, whole
 
-from specollama.config.settings import load_config
+from specollama.config.loading import load_config
 from specollama.server.proxy.config_generation import Generation, InUse, generation_of
 
 Up = Callable[[Any], str]

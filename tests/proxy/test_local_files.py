@@ -11,7 +11,7 @@ import httpx
 import pytest
 from scripted_ollama import ScriptedOllama
 
-from specollama.config.settings import load_config
+from specollama.config.loading import load_config
 from specollama.server.embedded.default_models import default_models
 from specollama.server.proxy.serve import serving
 

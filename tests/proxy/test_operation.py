@@ -287,7 +287,7 @@ def test_readiness_tells_of_stuck_requests(misbehaving: Callable[..., Misbehavin
 
 
 def test_an_unknown_endpoint_of_serve_is_told(tmp_path: Path) -> None:
-    from specollama.config.settings import load_config
+    from specollama.config.loading import load_config
 
     file = written(tmp_path, "http://tower:11434", serve="")
     file.write_text(file.read_text().replace('endpoint = "server"\n', 'endpoint = "sever"\n', 1))

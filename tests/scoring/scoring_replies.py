@@ -13,9 +13,10 @@ from serving import serving
 from specollama.backends.ollama.schema import Message
 from specollama.config.endpoints import Endpoint
 from specollama.config.settings import DraftRef, Lookup, ModelRef, PairSettings
-from specollama.pairs.feasibility import Conversation
 from specollama.pairs.pair import Pair
-from specollama.spec_decode.metrics import Done, Stats, Status, Text
+from specollama.pairs.request import Conversation
+from specollama.spec_decode.events import Done, Status, Text
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import Api, Route
 
 COLD: Mapping[str, Any] = {"temperature": 0, "num_predict": 40}

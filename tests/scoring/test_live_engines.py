@@ -15,8 +15,8 @@ from specollama.backends.engines.detect import detect
 from specollama.backends.ollama.schema import Message
 from specollama.config.endpoints import Endpoint, parse_model_at
 from specollama.config.settings import ModelRef
-from specollama.pairs.feasibility import Completion, Conversation
 from specollama.pairs.pair import Pair
+from specollama.pairs.request import Completion, Conversation
 from specollama.spec_decode.types import Api, Route
 
 ENGINES = [Api.VLLM, Api.SGLANG, Api.TENSORRT_LLM, Api.LLAMA_SERVER]

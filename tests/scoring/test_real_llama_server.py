@@ -11,8 +11,8 @@ from scoring_replies import reply
 from specollama.backends.ollama.schema import Message
 from specollama.config.endpoints import Endpoint
 from specollama.config.settings import DraftRef, FileRef, Lookup, ModelRef, PairSettings
-from specollama.pairs.feasibility import Conversation
 from specollama.pairs.pair import Pair
+from specollama.pairs.request import Conversation
 from specollama.server.embedded.default_models import default_models
 from specollama.server.embedded.serve import Running
 from specollama.spec_decode.types import Api, Route, SamplingOptions

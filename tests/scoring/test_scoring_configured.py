@@ -13,7 +13,8 @@ from scoring_replies import settings
 from serving import serving
 from toy import STORY
 
-from specollama.config.settings import Config, ModelRef, load_config
+from specollama.config.loading import Config, load_config
+from specollama.config.settings import ModelRef
 from specollama.errors import ConfigError
 from specollama.server.proxy.serve import serving as proxied
 from specollama.spec_decode.types import Api, Route

@@ -14,7 +14,7 @@ from specollama.backends.engines.replicas import Replicas
 from specollama.backends.llama_cpp.profiling import ModelCosts
 from specollama.errors import BrokenReply, EndpointError, Refused, Unreachable
 from specollama.pairs.routes.scoring_feasibility import by_row, most_rows, why_not_worth
-from specollama.spec_decode.planner import MOST
+from specollama.spec_decode.calibration import MOST
 from specollama.spec_decode.types import SamplingOptions
 
 COLD, WARM = SamplingOptions(temperature=0), SamplingOptions(temperature=0.8)

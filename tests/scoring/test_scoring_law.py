@@ -18,7 +18,8 @@ from specollama.backends.engines.base import Capabilities, Drawn, Draws, Facts, 
 from specollama.backends.engines.token_texts import Lexicon
 from specollama.backends.llama_cpp.sampler import Sampler
 from specollama.pairs.drafters import Drafting
-from specollama.pairs.feasibility import Completion, ReplyContext
+from specollama.pairs.feasibility import ReplyContext
+from specollama.pairs.request import Completion
 from specollama.pairs.routes.scoring import ScoringPlan, scored
 from specollama.pairs.routes.scoring_feasibility import Prompted
 from specollama.pairs.routes.scoring_models import ScoringPair

@@ -24,12 +24,12 @@ from specollama.backends.ollama.schema import Message, ShowReply
 from specollama.config.endpoints import Endpoint
 from specollama.config.settings import Lookup, ModelRef
 from specollama.errors import AnotherModel, BrokenReply, ModelMissing, Refused, Unreachable, UnsupportedPair
-from specollama.pairs.feasibility import Completion, Conversation
 from specollama.pairs.pair import Pair
+from specollama.pairs.request import Completion, Conversation
 from specollama.pairs.routes.scoring import ScoringRoute
 from specollama.pairs.routes.scoring_models import ScoringPair
 from specollama.pairs.routes.scoring_prompt import prompt_for
-from specollama.spec_decode.metrics import Done, Text
+from specollama.spec_decode.events import Done, Text
 from specollama.spec_decode.sampler_support import effective
 from specollama.spec_decode.types import Api, DoneReason, Draft, Route, Rule, SamplingOptions, Token
 

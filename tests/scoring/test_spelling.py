@@ -14,7 +14,7 @@ from serving import Answer, whole
 from toy import STORY, Toy
 
 from specollama.backends.engines.detokenize import Separated
-from specollama.pairs.feasibility import Completion
+from specollama.pairs.request import Completion
 
 RAW = Completion("Once.<|assistant|>", options=COLD, raw=True)
 WORDS = {300: " cat", 301: " ", 302: "|", 303: "~", 304: ":", 305: "cat"}

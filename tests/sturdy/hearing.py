@@ -12,9 +12,10 @@ from specollama.backends.ollama.schema import Message
 from specollama.config.endpoints import Endpoint
 from specollama.config.settings import ModelRef, PairSettings
 from specollama.errors import EndpointError
-from specollama.pairs.feasibility import Conversation
 from specollama.pairs.pair import Pair
-from specollama.spec_decode.metrics import Done, Event, Stats, Status, Text
+from specollama.pairs.request import Conversation
+from specollama.spec_decode.events import Done, Event, Status, Text
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import DoneReason, Route
 
 ENDLESS = 120  # seconds: only a reply that never ends takes so long

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from specollama.spec_decode.metrics import Stats, Text
+from specollama.spec_decode.events import Text
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import Origin, Token
 from specollama.tools.bench import Comparison, Reply
 

@@ -17,8 +17,9 @@ from hearing import question, settings
 from misbehaving import Changed, Misbehaving
 from scripted_ollama import Call, ScriptedOllama
 
+from specollama.backends.llama_cpp.draft_compatibility import first_difference
 from specollama.backends.ollama.client import OllamaServer
-from specollama.backends.ollama.model_info import Model, first_difference
+from specollama.backends.ollama.model_info import Model
 from specollama.backends.ollama.request_bodies import Requests
 from specollama.backends.ollama.schema import GenerateReply, ShowReply
 from specollama.backends.ollama.slot_probe import ROWS, Probe, cache_file, keep, recall, slots_seen

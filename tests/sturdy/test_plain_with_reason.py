@@ -18,7 +18,7 @@ from serving import whole
 from specollama.backends.ollama.schema import Message
 from specollama.config.settings import PairSettings
 from specollama.errors import Refused, UnsupportedPair
-from specollama.pairs.feasibility import Conversation
+from specollama.pairs.request import Conversation
 from specollama.server.embedded.serve import Running
 from specollama.spec_decode.types import DoneReason, Route, Rule
 

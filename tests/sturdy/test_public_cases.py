@@ -17,11 +17,12 @@ from misbehaving import Misbehaving
 from scripted_ollama import ScriptedOllama
 
 from specollama.backends.scripted import ScriptedDrafter, ScriptedTarget, constant
-from specollama.pairs.feasibility import Conversation
 from specollama.pairs.pair import Pair
+from specollama.pairs.request import Conversation
 from specollama.spec_decode.decode_loop import Speculation
+from specollama.spec_decode.events import Text
 from specollama.spec_decode.lookahead import FixedLookahead
-from specollama.spec_decode.metrics import Stats, Text
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import DoneReason, Route, Rule, SamplingOptions
 
 Server = Callable[..., Misbehaving]

@@ -11,7 +11,7 @@ from hearing import Heard, hear, settings
 from thinking_models import OPENED, SWITCHED, WRITTEN, written
 
 from specollama.backends.ollama.schema import Message
-from specollama.pairs.feasibility import Conversation
+from specollama.pairs.request import Conversation
 from specollama.server.embedded.default_models import default_models
 from specollama.server.embedded.serve import Running, Settings, serve_models
 from specollama.spec_decode.types import Route

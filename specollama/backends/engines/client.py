@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from specollama.backends.ollama.client import CONNECT_TIMEOUT, IDLE_TIMEOUT, certificates, outside, translated
+from specollama.backends.http import CONNECT_TIMEOUT, IDLE_TIMEOUT, certificates, outside, translated
 from specollama.errors import BrokenReply, Refused
 
 _Answer = TypeVar("_Answer", bound=BaseModel)

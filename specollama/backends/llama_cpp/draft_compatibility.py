@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from specollama.backends.ollama.model_info import first_difference
-
 _SLACK = 128  # tokens that one vocabulary may have more than the other
 _FIRST = 5  # the first token that has to be the same: those before it are often special
 
@@ -52,3 +50,12 @@ def _adds(model: Metadata, marker: str) -> bool | None:
 
 def _differ(target: Metadata, draft: Metadata, key: str) -> bool:
     return bool(target.get(f"tokenizer.ggml.{key}") != draft.get(f"tokenizer.ggml.{key}"))
+
+
+def first_difference(draft: list[str], target: list[str]) -> int | None:
+    """The first token at which two vocabularies differ; None when they are the same.
+
+    What only the longer one has is padding: sizes of 151936 and 152064 with the same entries are the same.
+    """
+    pairs = enumerate(zip(draft, target, strict=False))
+    return next((token for token, (ours, theirs) in pairs if ours != theirs), None)

@@ -15,7 +15,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from specollama.errors import UsageError
+from specollama.errors import RunError, UsageError
 
 MAGIC = b"GGUF"
 
@@ -145,3 +145,14 @@ def shortest(value: float) -> float:
         if struct.pack("<f", candidate) == single:
             return candidate
     return float(f"{value:.9g}")
+
+
+def refuse_unreadable(path: Path) -> None:
+    """Raises RunError where the file isn't there, may not be read, or isn't a GGUF."""
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise RunError(f"{path}: {error.strerror or error}") from None
+    if magic != b"GGUF":
+        raise RunError(f"{path}: it isn't a GGUF file")

@@ -17,9 +17,9 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
+from specollama.backends.llama_cpp.gguf_metadata import refuse_unreadable
 from specollama.backends.llama_cpp.hardware import free_memory
 from specollama.backends.llama_cpp.tokenizer import import_llama, silence
-from specollama.backends.ollama.model_store import refuse_unreadable
 from specollama.errors import RunError
 
 Logits = NDArray[np.float32]

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import socket
-import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from contextlib import AbstractContextManager, aclosing, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractContextManager, aclosing, suppress
 from difflib import get_close_matches
-from functools import cache
-from ipaddress import ip_address
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import httpx
 from pydantic import ValidationError
 
+from specollama.backends.http import CONNECT_TIMEOUT, IDLE_TIMEOUT, certificates, outside, translated
 from specollama.backends.ollama.schema import (
     ChatReply,
     GenerateReply,
@@ -30,14 +26,10 @@ from specollama.backends.ollama.schema import (
     Wire,
 )
 from specollama.backends.ollama.surrogate_pairs import Mender
-from specollama.errors import BrokenReply, EndpointError, ModelMissing, Refused, Unreachable
+from specollama.errors import BrokenReply, EndpointError, ModelMissing, Refused
 
 _Wire = TypeVar("_Wire", bound=Wire)
 _Reply = TypeVar("_Reply", bound=Reply)
-_Result = TypeVar("_Result")
-
-CONNECT_TIMEOUT = 10.0  # seconds
-IDLE_TIMEOUT = 300.0  # seconds without a byte: a large model may take minutes to load
 
 
 class OllamaServer:
@@ -224,39 +216,6 @@ class OllamaServer:
         return translated(self.url, self.source, "is Ollama running there? (`ollama serve`)")
 
 
-@contextmanager
-def translated(url: str, source: str, advice: str) -> Iterator[None]:
-    """httpx's errors as EndpointErrors, the most telling first. `advice`: what to do when there is no connection."""
-    where = f"{url}{f' (from {source})' if source else ''}"
-    try:
-        yield
-    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        raise Unreachable(f"can't reach {where}: {cause(error)}; {advice}", url=url) from error
-    except httpx.TimeoutException as error:
-        raise Unreachable(f"{where} gave no byte in time and was given up", url=url) from error
-    except (httpx.RequestError, httpx.InvalidURL) as error:
-        raise BrokenReply(f"{where}: the connection broke: {cause(error)}", url=url) from error
-
-
-async def in_order(requests: Iterable[Callable[[asyncio.Event], Coroutine[Any, Any, _Result]]]) -> list[_Result]:
-    """The results of requests that run at once but are sent one after another: httpx sends them in any order.
-
-    Each is given the event to set once it is sent. The first exception is raised, and the others are ended.
-    """
-    tasks: list[asyncio.Task[_Result]] = []
-    try:
-        for request in requests:
-            sent = asyncio.Event()
-            tasks.append(asyncio.create_task(request(sent)))
-            tasks[-1].add_done_callback(lambda _, sent=sent: sent.set())  # type: ignore[misc]
-            await sent.wait()
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
 def _telling(sent: asyncio.Event) -> dict[str, Any]:
     """Sets the event when the body is written, or a connection has to be made first: others needn't wait for that."""
 
@@ -265,23 +224,6 @@ def _telling(sent: asyncio.Event) -> dict[str, Any]:
             sent.set()
 
     return {"trace": trace}
-
-
-def cause(error: BaseException) -> str:
-    """What the operating system said, deep down in httpx's error; else the error's own words."""
-    if isinstance(error, httpx.ConnectTimeout):
-        return "no answer in time"
-    deeper: BaseException | None = error
-    while deeper is not None:
-        if isinstance(deeper, socket.gaierror):
-            return f"{deeper.strerror}"
-        if isinstance(deeper, ssl.SSLError):
-            return f"TLS failed: {(deeper.reason or str(deeper)).replace('_', ' ').lower()}"
-        if isinstance(deeper, OSError) and deeper.errno:
-            return os.strerror(deeper.errno)
-        grouped = deeper.exceptions[0] if isinstance(deeper, BaseExceptionGroup) else None
-        deeper = grouped or deeper.__cause__ or deeper.__context__
-    return str(error) or type(error).__name__
 
 
 def _error_text(response: httpx.Response) -> str:
@@ -322,18 +264,3 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
                 yield line
     if rest.strip():
         yield rest
-
-
-@cache
-def certificates() -> ssl.SSLContext:
-    """Those that are trusted; loading them takes longer than a request, so once for all servers."""
-    return httpx.create_ssl_context()
-
-
-def outside(url: str) -> bool:
-    """Whether the server is another machine, which a proxy of the environment may lead to."""
-    host = httpx.URL(url).host
-    try:
-        return not ip_address(host).is_loopback
-    except ValueError:
-        return host != "localhost"

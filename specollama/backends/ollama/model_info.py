@@ -137,15 +137,6 @@ def _digest(name: str, listed: list[ListedModel]) -> str:
     return digest if re.fullmatch("[0-9a-fA-F]*", digest) else ""  # it names files: nothing else may come in
 
 
-def first_difference(draft: list[str], target: list[str]) -> int | None:
-    """The first token at which two vocabularies differ; None when they are the same.
-
-    What only the longer one has is padding: sizes of 151936 and 152064 with the same entries are the same.
-    """
-    pairs = enumerate(zip(draft, target, strict=False))
-    return next((token for token, (ours, theirs) in pairs if ours != theirs), None)
-
-
 def passed_on(requested: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the requested options that go into every request as they are; unset ones are left out."""
     return {name: value for name, value in requested.items() if name in PASSED_ON_OPTIONS and value is not None}

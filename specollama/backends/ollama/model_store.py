@@ -83,14 +83,3 @@ def _layers(content: bytes, manifest: Path) -> dict[str, str]:
         return {str(layer["mediaType"]): str(layer["digest"]) for layer in listed}
     except (ValueError, KeyError, TypeError):
         raise RunError(f"{manifest}: it isn't a manifest of Ollama's") from None
-
-
-def refuse_unreadable(path: Path) -> None:
-    """Raises RunError where the file isn't there, may not be read, or isn't a GGUF."""
-    try:
-        with path.open("rb") as file:
-            magic = file.read(4)
-    except OSError as error:
-        raise RunError(f"{path}: {error.strerror or error}") from None
-    if magic != b"GGUF":
-        raise RunError(f"{path}: it isn't a GGUF file")

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from specollama.backends.ollama.schema import TOP_LOGPROBS_LIMIT, ChatRequest, GenerateRequest, Wire
-from specollama.server.http.faults import Fault
+from specollama.errors import Fault
 
 Asked = TypeVar("Asked", bound=Wire)
 

@@ -230,3 +230,8 @@ class PsReply(Wire):
 
 class VersionReply(Wire):
     version: str = ""
+
+
+def has_text(chunk: ChatReply | GenerateReply) -> bool:
+    text = chunk.response if isinstance(chunk, GenerateReply) else chunk.message.content
+    return bool(text)

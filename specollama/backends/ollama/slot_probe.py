@@ -20,7 +20,7 @@ from typing import TypeVar
 import platformdirs
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from specollama.backends.ollama.client import in_order
+from specollama.backends.http import in_order
 from specollama.backends.ollama.model_info import Model
 from specollama.backends.ollama.request_bodies import Requests
 from specollama.backends.ollama.schema import GenerateReply

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from specollama.backends.ollama.client import OllamaServer, in_order
+from specollama.backends.http import in_order
+from specollama.backends.ollama.client import OllamaServer
 from specollama.backends.ollama.request_bodies import Requests
-from specollama.backends.ollama.schema import TOP_LOGPROBS_LIMIT, GenerateReply, Logprob
+from specollama.backends.ollama.schema import GenerateReply, Logprob
 from specollama.errors import BrokenReply, EndpointError, Refused
 from specollama.spec_decode.acceptance import position_seed, visible
-from specollama.spec_decode.interfaces import Drafter
-from specollama.spec_decode.retokenization import CountedCursor, Cursor, Cut, ExactCursor, Vocabulary, retokenised
-from specollama.spec_decode.sampler_support import certain, support
+from specollama.spec_decode.retokenization import CountedCursor, Cursor, Cut, ExactCursor
+from specollama.spec_decode.sampler_support import support
 from specollama.spec_decode.types import (
     Continuation,
     Distribution,
@@ -37,12 +37,12 @@ from specollama.spec_decode.types import (
 _EXTENSIONS = (4, 6, 12, 24)
 _FULL = "the context is full"
 _NO_THINKING = "the server takes thinking out of raw replies"
-_REPLACEMENT = "\ufffd"  # what a Go runner prints for a fragment of a character
+REPLACEMENT = "\ufffd"  # what a Go runner prints for a fragment of a character
 
 Note = Callable[[GenerateReply], None]
 
 
-def _unnoted(reply: GenerateReply) -> None:
+def unnoted(reply: GenerateReply) -> None:
     """Nobody watches."""
 
 
@@ -65,7 +65,7 @@ class LanesTarget:
         seed: int,
         context_length: int | None = None,
         row_tokens: int = 1,
-        note: Note = _unnoted,
+        note: Note = unnoted,
     ) -> None:
         self._server = server
         self._requests = requests
@@ -168,9 +168,9 @@ class LanesTarget:
     def _row(self, cut: Cut, reply: GenerateReply) -> Row:
         entry = reply.logprobs[0] if reply.logprobs else None
         text = entry.token if entry else reply.response
-        if not reply.response or _REPLACEMENT in text:
+        if not reply.response or REPLACEMENT in text:
             return Row(None, end=not reply.response and reply.done_reason == "stop")
-        top = _tokens(entry)
+        top = top_tokens(entry)
         return Row(Token(text, entry.logprob if entry else None), top=top, p=self._distribution(cut, top))
 
     def _distribution(self, cut: Cut, top: Sequence[Token]) -> Distribution | None:
@@ -304,92 +304,6 @@ class ContinuationTarget:
         return None
 
 
-class OllamaDrafter:
-    """A draft model on an Ollama server: N tokens in one request, with the distributions they were drawn from.
-
-    Under REJECTION it samples as the target does, narrowed so that q is always known; under any other rule its
-    most probable tokens are the best guess. `vocabulary` is the target's, given when the draft model's is the
-    same; q is unknown without it. `row_tokens` as for the target: what one token takes.
-    """
-
-    def __init__(
-        self,
-        server: OllamaServer,
-        requests: Requests,
-        *,
-        rule: Rule,
-        seed: int,
-        vocabulary: Vocabulary | None = None,
-        row_tokens: int = 1,
-        note: Note = _unnoted,
-    ) -> None:
-        sampled = rule is Rule.REJECTION
-        options = certain(requests.options, TOP_LOGPROBS_LIMIT) if sampled else replace(requests.options, temperature=0)
-        self._server = server
-        self._requests = replace(requests, options=options)
-        self._seed = seed
-        self._vocabulary = vocabulary if sampled else None
-        self._lost = row_tokens - 1  # tokens that the server draws and doesn't show
-        self._note = note
-        self._asked = 0
-
-    async def propose(self, text: str, count: int) -> Draft:
-        self._asked += 1
-        seed = position_seed(self._seed, self._asked)
-        reply = await self._server.generate(self._requests.raw(text, num_predict=count + self._lost, seed=seed))
-        self._note(reply)
-        if not reply.logprobs:
-            return Draft((Token(reply.response),)) if reply.response else Draft()
-        tokens: list[Token] = []
-        q: list[Distribution | None] = []
-        for entry in reply.logprobs[:count]:
-            known, distribution = self._drawn(entry)
-            if not known:
-                break
-            tokens.append(Token(entry.token, entry.logprob))
-            q.append(distribution)
-        return Draft(tuple(tokens), tuple(q))
-
-    def learn(self, verdict: Verdict) -> None:
-        """The model learns nothing from one round to the next."""
-
-    def _drawn(self, entry: Logprob) -> tuple[bool, Distribution | None]:
-        """Whether the entry is one visible token, and what it was drawn from.
-
-        A character of several tokens comes as one entry, with the row of its last fragment: the draw at this
-        place was hidden, and nothing is drafted there.
-        """
-        if _REPLACEMENT in entry.token or not entry.token:
-            return False, None
-        top = _tokens(entry)
-        probabilities = support(top, self._requests.options)
-        if self._vocabulary is None or probabilities is None:
-            return True, None
-        distribution = visible(top, probabilities, self._vocabulary.distinct)
-        if distribution is None:
-            return True, None
-        listed = any(token.text == entry.token and token.logprob == entry.logprob for token in top)
-        return listed and entry.token in distribution, distribution
-
-
-class RetokenisedDrafter:
-    """A drafter with another tokenizer, its drafts put into the target's tokens."""
-
-    def __init__(self, drafter: Drafter, vocabulary: Vocabulary) -> None:
-        self._drafter = drafter
-        self._vocabulary = vocabulary
-
-    async def propose(self, text: str, count: int) -> Draft:
-        draft = await self._drafter.propose(text, count + 1)  # of which the last is left out
-        if not draft.tokens:
-            return draft
-        texts = retokenised(text, draft.text, self._vocabulary)
-        return Draft(tuple(Token(shown) for shown in texts[:count]), source=draft.source)
-
-    def learn(self, verdict: Verdict) -> None:
-        self._drafter.learn(verdict)
-
-
 @dataclass(frozen=True, slots=True)
 class _Written:
     """The texts of the tokens that a reply shows, and how many it sampled, its end not counted.
@@ -404,10 +318,10 @@ class _Written:
     @property
     def clear(self) -> int:
         """How many texts come before the first with bytes that are no text: no prompt gives those back."""
-        return next((place for place, text in enumerate(self.texts) if _REPLACEMENT in text), len(self.texts))
+        return next((place for place, text in enumerate(self.texts) if REPLACEMENT in text), len(self.texts))
 
 
-def _tokens(entry: Logprob | None) -> tuple[Token, ...]:
+def top_tokens(entry: Logprob | None) -> tuple[Token, ...]:
     """The most probable tokens of an entry."""
     listed = entry.top_logprobs if entry else None
     return tuple(Token(alternative.token, alternative.logprob) for alternative in listed or ())

@@ -13,7 +13,7 @@ from rich.segment import Segment
 from rich.text import Text as RichText
 
 from specollama.cli.terminal.output import harmless
-from specollama.spec_decode.metrics import Text
+from specollama.spec_decode.events import Text
 
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
 

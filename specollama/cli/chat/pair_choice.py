@@ -8,7 +8,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from specollama.cli.terminal import options
-from specollama.config.settings import Config, FileRef, Overrides, PairSettings
+from specollama.config.loading import Config
+from specollama.config.settings import FileRef, Overrides, PairSettings
 from specollama.pairs.history_store import Kept
 
 EMBEDDED = "embedded"

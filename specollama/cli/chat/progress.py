@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from specollama.spec_decode.metrics import Done, Event, Status, Text, decode_rate, first_burst
+from specollama.spec_decode.events import Done, Event, Status, Text, decode_rate, first_burst
 from specollama.spec_decode.types import Round
 
 WARN, FULL = 0.75, 0.9

@@ -16,7 +16,7 @@ from rich.text import Text as RichText
 from specollama.cli.chat.markdown_stream import Blocks, LineBlocks, MarkdownBlocks
 from specollama.cli.chat.progress import Progress
 from specollama.cli.terminal.output import ORIGIN_STYLES, harmless
-from specollama.spec_decode.metrics import Done, Event, Text, ToolCalls
+from specollama.spec_decode.events import Done, Event, Text, ToolCalls
 from specollama.spec_decode.types import Origin
 
 THEMES: dict[str, dict[Origin, str]] = {

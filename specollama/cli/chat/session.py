@@ -19,15 +19,17 @@ from specollama.cli.chat.progress import Progress, Room
 from specollama.cli.chat.reply_view import Look, ReplyView
 from specollama.cli.terminal import output
 from specollama.config import private_file
-from specollama.config.settings import Config, Overrides, PairSettings
+from specollama.config.loading import Config
+from specollama.config.settings import Overrides, PairSettings
 from specollama.errors import EndpointError, RunError, SpecollamaError, UsageError
 from specollama.pairs.conversation import Talk, Turn
-from specollama.pairs.feasibility import Conversation
 from specollama.pairs.history_store import Kept, Store
 from specollama.pairs.pair import Pair
 from specollama.pairs.report import aligned, stats_lines, stats_object
+from specollama.pairs.request import Conversation
 from specollama.pairs.trace.recorder import TOP, Recorder, TraceFile, last_file, written
-from specollama.spec_decode.metrics import Done, Event, Stats, Status, Text
+from specollama.spec_decode.events import Done, Event, Status, Text
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import DoneReason, Round
 
 

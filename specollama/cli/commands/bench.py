@@ -17,8 +17,9 @@ from rich.markup import escape
 from specollama.cli.terminal import options, output
 from specollama.cli.terminal.figures import show_figures
 from specollama.cli.terminal.progress import progress
+from specollama.config.loading import Config
 from specollama.config.schema import nearest
-from specollama.config.settings import Config, FileRef, ModelRef, PairSettings
+from specollama.config.settings import FileRef, ModelRef, PairSettings
 from specollama.errors import MissingPackage, RunError, UsageError, one_line
 from specollama.spec_decode.types import Route
 from specollama.tools.bench.plot import draw

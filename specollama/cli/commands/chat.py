@@ -10,7 +10,7 @@ import typer
 
 from specollama.cli.terminal import options
 from specollama.cli.terminal.attachments import attached
-from specollama.config.settings import Config
+from specollama.config.loading import Config
 from specollama.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:

@@ -19,10 +19,11 @@ from rich.text import Text
 
 from specollama.cli.commands.run import messages
 from specollama.cli.terminal import output
-from specollama.config.settings import Config, FileRef, PairSettings, adhoc_pair
+from specollama.config.loading import Config, adhoc_pair
+from specollama.config.settings import FileRef, PairSettings
 from specollama.errors import UsageError
-from specollama.pairs.feasibility import Conversation
 from specollama.pairs.report import number, percent, seconds
+from specollama.pairs.request import Conversation
 from specollama.server.embedded.requirements import require
 from specollama.spec_decode.types import Route
 from specollama.tools.bench import Comparison, compare

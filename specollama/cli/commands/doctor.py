@@ -17,7 +17,8 @@ from rich.text import Text
 from specollama.backends.ollama.client import OllamaServer
 from specollama.cli.terminal import options, output
 from specollama.config.endpoints import resolve_host
-from specollama.config.settings import Config, PairSettings
+from specollama.config.loading import Config
+from specollama.config.settings import PairSettings
 from specollama.tools.doctor.advice import advise, server_advice
 from specollama.tools.doctor.examine import examine
 from specollama.tools.doctor.findings import Advice, PairFindings, ServerFinding

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from specollama.cli.commands.quality import quality
 from specollama.cli.commands.suggest import suggest
 from specollama.cli.terminal import options, output
-from specollama.config.settings import Config
+from specollama.config.loading import Config
 from specollama.errors import ConfigError
 from specollama.tools.doctor.pair_status import ModelFinding, PairFinding, survey
 

@@ -13,7 +13,8 @@ from rich.markup import escape
 
 from specollama.cli.commands.review_session import Session, queue
 from specollama.cli.terminal import options, output
-from specollama.config.settings import Config, PairSettings
+from specollama.config.loading import Config
+from specollama.config.settings import PairSettings
 from specollama.errors import RunError, UsageError, one_line
 from specollama.tools.review.decisions import record
 from specollama.tools.review.regenerate import Regenerator

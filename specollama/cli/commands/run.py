@@ -17,9 +17,9 @@ from specollama.cli.terminal import options, output
 from specollama.cli.terminal.attachments import attached
 from specollama.config.settings import PairSettings
 from specollama.errors import UsageError
-from specollama.pairs.feasibility import Conversation
 from specollama.pairs.pair import Pair
-from specollama.spec_decode.metrics import Event
+from specollama.pairs.request import Conversation
+from specollama.spec_decode.events import Event
 
 if TYPE_CHECKING:
     from specollama.pairs.trace.recorder import TraceFile

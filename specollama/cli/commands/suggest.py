@@ -14,7 +14,7 @@ import typer
 from specollama.cli.terminal import options, output
 from specollama.config import trust
 from specollama.config.endpoints import resolve_host
-from specollama.config.settings import LOCAL_NAME, Config
+from specollama.config.loading import LOCAL_NAME, Config
 from specollama.errors import RunError
 from specollama.tools.doctor import config_file
 from specollama.tools.doctor.installed_models import installed_pairs

@@ -9,7 +9,7 @@ import typer
 
 from specollama.cli.terminal import output
 from specollama.config import trust as trusting
-from specollama.config.settings import LOCAL_NAME
+from specollama.config.loading import LOCAL_NAME
 from specollama.errors import one_line
 
 

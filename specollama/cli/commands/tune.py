@@ -13,7 +13,7 @@ import typer
 from specollama.cli.commands.doctor import telling
 from specollama.cli.terminal import options, output
 from specollama.config import trust
-from specollama.config.schema import Place
+from specollama.config.validation import Place
 from specollama.errors import ConfigError, RunError
 from specollama.tools.doctor import config_file
 from specollama.tools.doctor.advice import advise

@@ -14,7 +14,8 @@ import typer
 
 from specollama.cli.terminal import output
 from specollama.config import trust
-from specollama.config.settings import Config, PairSettings, adhoc_pair
+from specollama.config.loading import Config, adhoc_pair
+from specollama.config.settings import PairSettings
 from specollama.errors import UsageError
 from specollama.spec_decode.types import Route, Rule
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from specollama.config.private_file import Overwrite
 from specollama.errors import one_line
 from specollama.pairs.report import aligned, event_object, stats_lines
-from specollama.spec_decode.metrics import Done, Event, Text, ToolCalls
+from specollama.spec_decode.events import Done, Event, Text, ToolCalls
 from specollama.spec_decode.types import Origin
 
 ORIGIN_STYLES = {

@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specollama.backends.drafter_pool import LookupFirst, ServedDrafter
-from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
-from specollama.backends.ollama.model_info import Model, passed_on
+from specollama.backends.drafter_pool import LookupFirst
+from specollama.backends.ollama.drafter import OllamaDrafter, RetokenisedDrafter
+from specollama.backends.ollama.model_info import Model
 from specollama.backends.ollama.request_bodies import Requests
 from specollama.backends.ollama.server_watch import Watch, WatchedTarget
 from specollama.backends.ollama.slot_probe import Probe
-from specollama.backends.ollama.target import ContinuationTarget, LanesTarget, OllamaDrafter, RetokenisedDrafter
+from specollama.backends.ollama.target import ContinuationTarget, LanesTarget
 from specollama.backends.prompt_lookup import TextLookup
-from specollama.config.endpoints import apart
 from specollama.config.settings import FileRef, PairSettings
 from specollama.errors import EndpointError
 from specollama.pairs.event_streams import thinking_apart
-from specollama.pairs.feasibility import ReplyContext, Tokenizers, near_tie_words
+from specollama.pairs.feasibility import near_tie_words
+from specollama.pairs.served_drafters import runs_ahead
 from specollama.pairs.slots import SharedLookahead
+from specollama.pairs.tokenizers import Tokenizers
 from specollama.spec_decode.acceptance import position_seed
 from specollama.spec_decode.decode_loop import Speculation, Watcher
 from specollama.spec_decode.draft_ahead import DraftAhead, OverlappedTarget
+from specollama.spec_decode.events import Event, Status
 from specollama.spec_decode.interfaces import Drafter, Target
 from specollama.spec_decode.lookahead import AdaptiveLookahead, Lookahead, Patience, StagedLookahead
-from specollama.spec_decode.metrics import Event, Stats, Status
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.retokenization import CountedCursor, ExactCursor
 from specollama.spec_decode.types import Route, Rule
 
 if TYPE_CHECKING:
-    from specollama.pairs.routes.local_models import OpenedPair
+    pass
 
 _BEGIN_MARKERS = ("<s>", "<bos>", "<BOS_TOKEN>", "<|begin_of_text|>", "<|startoftext|>", "<｜begin▁of▁sentence｜>")
 
@@ -77,48 +79,6 @@ class Plan:
         return known and self.prompt_tokens + 2 > (self.context_length or 0)
 
 
-@dataclass(frozen=True, slots=True)
-class LocalPlan:
-    """How one reply is speculated by a target that is opened in process. `thinks`: it may think before it answers."""
-
-    opened: OpenedPair
-    prompt: str
-    context: ReplyContext
-    raw: bool = False
-    thinks: bool = False
-    notices: tuple[str, ...] = ()
-    others: tuple[Model, ...] = ()  # draft models that their server runs
-    route: Route = Route.LOCAL
-
-
-def requests_for(model: Model, context: ReplyContext) -> Requests:
-    """What a model of the pair is asked in the course of a reply."""
-    return Requests(model.name, context.sampling, passed_on(context.options), context.settings.keep_alive)
-
-
-def served(
-    model: Model,
-    context: ReplyContext,
-    target: str,
-    vocabulary: LlamaVocabulary | None = None,
-) -> ServedDrafter:
-    """A draft model on its own server, for a target that a planner drafts for. `target`: a URL of its machine.
-
-    `vocabulary`: the target's, where drafts are to come in its tokens.
-    """
-    requests = requests_for(model, context)
-    drafter: Drafter = OllamaDrafter(model.server, requests, rule=Rule.MATCH, seed=0, row_tokens=model.row_tokens)
-    if vocabulary is not None:
-        drafter = RetokenisedDrafter(drafter, vocabulary)
-    ahead = _ahead(context.settings, target, model.server.url)
-    return ServedDrafter(model.name, DraftAhead(drafter) if ahead else drafter)
-
-
-def drafting_ahead(drafters: Iterable[ServedDrafter]) -> list[DraftAhead]:
-    """Those of them that draft while the target verifies."""
-    return [each.drafter for each in drafters if isinstance(each.drafter, DraftAhead)]
-
-
 def patience(plan: Plan, settings: PairSettings) -> Patience | None:
     """None where a person asked for speculation whatever it brings, or for a reply that no clock decides on."""
     if plan.route is Route.GREEDY or settings.lookahead != "auto":
@@ -153,12 +113,7 @@ def drafts_ahead(plan: Plan, settings: PairSettings) -> bool:
     """Whether drafting goes on while the target verifies: where the two don't take each other's time."""
     if plan.draft is None or plan.rule is Rule.REJECTION or plan.route is Route.GREEDY:
         return False
-    return _ahead(settings, plan.target.server.url, plan.draft.server.url)
-
-
-def _ahead(settings: PairSettings, target: str, draft: str) -> bool:
-    """As it is set, else where these URLs are of different machines."""
-    return apart(target, draft) if settings.draft_ahead is None else settings.draft_ahead
+    return runs_ahead(settings, plan.target.server.url, plan.draft.server.url)
 
 
 async def sides(plan: Plan, settings: PairSettings, watch: Watch, stack: AsyncExitStack) -> tuple[Target, Drafter]:

@@ -6,6 +6,7 @@ import asyncio
 import platform
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,10 @@ from specollama.errors import EndpointError, MissingPackage, RunError, Unsupport
 from specollama.pairs.event_streams import thinking_apart
 from specollama.pairs.feasibility import ReplyContext, merged_options, near_tie_words, obstacle_alone, why_off
 from specollama.pairs.prompt import own_prompt
-from specollama.pairs.routes.lanes import LocalPlan, drafting_ahead, served
+from specollama.pairs.served_drafters import drafting_ahead, served
 from specollama.spec_decode.decode_loop import Watcher
 from specollama.spec_decode.draft_ahead import OverlappedTarget
-from specollama.spec_decode.metrics import Event, Status
+from specollama.spec_decode.events import Event, Status
 from specollama.spec_decode.planner import tell_end
 from specollama.spec_decode.sampler_support import sampler_obstacle
 from specollama.spec_decode.types import Route
@@ -123,7 +124,7 @@ class LocalRoute:
         return LocalPlan(opened, prompt, context, ask.raw, notices=opened.told())
 
     async def _open(self, settings: PairSettings, options: Mapping[str, Any], target: Model | None) -> OpenedPair | str:
-        from specollama.pairs.drafters import load_options  # here, since numpy comes with it: 0.1 s at each start
+        from specollama.pairs.model_loading import load_options  # here, since numpy comes with it: 0.1 s at each start
         from specollama.pairs.routes.local_models import open_pair
 
         weights = target_file(settings, self._environ, target.digest if target else "")
@@ -225,3 +226,17 @@ async def speculated_here(
             async for event in thinking_apart(events, plan.prompt, plan.thinks):
                 tell_end(speculation.lookahead, event)
                 yield event
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPlan:
+    """How one reply is speculated by a target that is opened in process. `thinks`: it may think before it answers."""
+
+    opened: OpenedPair
+    prompt: str
+    context: ReplyContext
+    raw: bool = False
+    thinks: bool = False
+    notices: tuple[str, ...] = ()
+    others: tuple[Model, ...] = ()  # draft models that their server runs
+    route: Route = Route.LOCAL

@@ -12,17 +12,18 @@ from random import Random
 
 from specollama.backends.drafter_pool import DraftModel
 from specollama.backends.llama_cpp import model_thread, profiling
+from specollama.backends.llama_cpp.draft_compatibility import first_difference
+from specollama.backends.llama_cpp.gguf_metadata import refuse_unreadable
 from specollama.backends.llama_cpp.model import LoadOptions
 from specollama.backends.llama_cpp.sampler import Sampler
 from specollama.backends.llama_cpp.target import LocalTarget, Written
-from specollama.backends.ollama.model_info import first_difference
-from specollama.backends.ollama.model_store import refuse_unreadable
 from specollama.config.settings import PairSettings
 from specollama.errors import UnsupportedPair
-from specollama.pairs.drafters import Drafting, Opened, Opening, lookahead_of
+from specollama.pairs.drafters import Drafting, lookahead_of
+from specollama.pairs.model_loading import Opened, Opening
+from specollama.spec_decode.cost_curve import CostCurve
 from specollama.spec_decode.decode_loop import Speculation
 from specollama.spec_decode.metrics import Stats
-from specollama.spec_decode.planner import CostCurve
 from specollama.spec_decode.types import Route, Rule, SamplingOptions
 
 

@@ -13,11 +13,12 @@ from shlex import quote
 from typing import Any
 
 from specollama.backends.ollama.client import OllamaServer
-from specollama.backends.ollama.schema import ChatReply, GenerateReply
+from specollama.backends.ollama.schema import has_text
 from specollama.config.settings import PairSettings
 from specollama.errors import EndpointError
 from specollama.pairs.event_streams import written
-from specollama.spec_decode.metrics import Done, Event, Stats, Status
+from specollama.spec_decode.events import Done, Event, Status
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import Route
 
 _ENOUGH = 16  # tokens: of a shorter reply it isn't said that nothing was drafted
@@ -58,11 +59,6 @@ class _Counted:
             self.shown += told
             self.hidden += not told and has_text(chunk)
             yield chunk
-
-
-def has_text(chunk: ChatReply | GenerateReply) -> bool:
-    text = chunk.response if isinstance(chunk, GenerateReply) else chunk.message.content
-    return bool(text)
 
 
 class NativeRoute:

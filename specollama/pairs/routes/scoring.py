@@ -27,11 +27,13 @@ from specollama.pairs.routes.scoring_feasibility import (
     why_not_worth,
 )
 from specollama.pairs.routes.scoring_prompt import prompt_for
+from specollama.spec_decode.calibration import MOST
 from specollama.spec_decode.decode_loop import Speculation, Watcher
 from specollama.spec_decode.draft_ahead import OverlappedTarget
+from specollama.spec_decode.events import Event, Status
 from specollama.spec_decode.lookahead import Patience
-from specollama.spec_decode.metrics import Event, Stats, Status
-from specollama.spec_decode.planner import MOST, tell_end
+from specollama.spec_decode.metrics import Stats
+from specollama.spec_decode.planner import tell_end
 from specollama.spec_decode.types import Api, Route, SamplingOptions
 
 if TYPE_CHECKING:

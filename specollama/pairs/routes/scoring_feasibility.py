@@ -11,7 +11,8 @@ from specollama.backends.timings import in_doubt
 from specollama.config.settings import PairSettings
 from specollama.errors import UnsupportedPair
 from specollama.pairs.feasibility import why_off
-from specollama.spec_decode.planner import MOST, CostCurve
+from specollama.spec_decode.calibration import MOST
+from specollama.spec_decode.cost_curve import CostCurve
 from specollama.spec_decode.types import Rule, SamplingOptions
 
 if TYPE_CHECKING:

@@ -13,24 +13,25 @@ from specollama.backends.engines.base import Engine, Facts
 from specollama.backends.engines.token_texts import Lexicon
 from specollama.backends.llama_cpp import model_thread, profiling
 from specollama.backends.llama_cpp.chat_template import rendered
+from specollama.backends.llama_cpp.gguf_metadata import refuse_unreadable
 from specollama.backends.llama_cpp.sampler import Sampler
 from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
 from specollama.backends.ollama.model_info import Model
-from specollama.backends.ollama.model_store import refuse_unreadable
 from specollama.backends.ollama.tokenizer import vocabulary_of
 from specollama.backends.timings import over
 from specollama.config.settings import FileRef, ModelRef, PairSettings
-from specollama.pairs.drafters import Drafting, Opening, load_options, lookahead_of
+from specollama.pairs.drafters import Drafting, lookahead_of
 from specollama.pairs.feasibility import ReplyContext
+from specollama.pairs.model_loading import Opening, load_options
 from specollama.pairs.prompt import without_begin_marker
-from specollama.pairs.routes.lanes import drafting_ahead, served
 from specollama.pairs.routes.scoring_feasibility import asked
 from specollama.pairs.routes.scoring_profiling import costs_key, measure
 from specollama.pairs.routes.scoring_prompt import Messages
+from specollama.pairs.served_drafters import drafting_ahead, served
+from specollama.spec_decode.cost_curve import CostCurve
 from specollama.spec_decode.draft_ahead import DraftAhead
 from specollama.spec_decode.interfaces import Drafter
 from specollama.spec_decode.lookahead import Lookahead
-from specollama.spec_decode.planner import CostCurve
 from specollama.spec_decode.types import Rule, SamplingOptions
 
 _SAMPLE = 'def area(r):\n    return 3.14159 * r**2  # naïve, 日本語, 🙂\n\nIt isn\'t 1,024: "quoted" <b>text</b>'

@@ -7,8 +7,8 @@ from typing import Any
 
 from specollama.backends.engines.base import Engine
 from specollama.errors import Refused, RunError
-from specollama.pairs.feasibility import Ask, Completion
 from specollama.pairs.prompt import chat_of
+from specollama.pairs.request import Ask, Completion
 from specollama.pairs.routes.scoring_feasibility import Prompted
 
 Messages = Sequence[Mapping[str, Any]]

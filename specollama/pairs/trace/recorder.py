@@ -15,9 +15,9 @@ import platformdirs
 
 from specollama.config.settings import PairSettings
 from specollama.errors import RunError, SpecollamaError, one_line
-from specollama.pairs.feasibility import Conversation
 from specollama.pairs.pair import Pair
 from specollama.pairs.report import stats_object
+from specollama.pairs.request import Conversation
 from specollama.pairs.trace.records import (
     Alternative,
     DraftedToken,
@@ -28,7 +28,7 @@ from specollama.pairs.trace.records import (
     StatusLine,
     TokenLine,
 )
-from specollama.spec_decode.metrics import Done, Event, Status, Text
+from specollama.spec_decode.events import Done, Event, Status, Text
 from specollama.spec_decode.types import Round
 
 TOP = 5

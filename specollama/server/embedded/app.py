@@ -24,10 +24,10 @@ from specollama.backends.ollama.schema import (
     TagsReply,
     VersionReply,
 )
+from specollama.errors import Fault
 from specollama.pairs.ollama_response import joined
 from specollama.server.embedded import endpoints, model_card
 from specollama.server.embedded.served_model import Served
-from specollama.server.http.faults import Fault
 from specollama.server.http.guard import Guard, TooLarge
 from specollama.server.http.responses import Lines, json_response, line, unless_gone
 

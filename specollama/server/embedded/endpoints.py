@@ -13,6 +13,7 @@ from typing import Any
 
 from specollama.backends.ollama import request_validation
 from specollama.backends.ollama.schema import ChatReply, ChatRequest, DebugInfo, GenerateReply, GenerateRequest, Message
+from specollama.errors import Fault
 from specollama.pairs.ollama_response import now
 from specollama.server.embedded.options import effective, engine_body
 from specollama.server.embedded.response_translation import (
@@ -24,7 +25,6 @@ from specollama.server.embedded.response_translation import (
     generate_reply,
 )
 from specollama.server.embedded.served_model import Served, engine_messages
-from specollama.server.http.faults import Fault
 
 Answer = GenerateReply | ChatReply | AsyncGenerator[GenerateReply] | AsyncGenerator[ChatReply]
 

@@ -13,8 +13,7 @@ from typing import Any
 import httpx
 import xllamacpp
 
-from specollama.errors import RunError
-from specollama.server.http.faults import Fault
+from specollama.errors import Fault, RunError
 
 NUM_KEEP = 4  # tokens that a context shift leaves at the start, as Ollama tells llama-server
 

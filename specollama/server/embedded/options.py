@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from specollama.server.http.faults import Fault
+from specollama.errors import Fault
 
 DEFAULTS: Mapping[str, Any] = {
     "num_predict": -1,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from specollama.backends.ollama.schema import Message
+from specollama.errors import Fault
 from specollama.server.embedded.llama_server_process import Engine
 from specollama.server.embedded.model_card import ModelCard
-from specollama.server.http.faults import Fault
 
 _TOO_LONG = (
     "the prompt is longer than the context length currently available to the model; shorten the prompt, "

@@ -13,8 +13,7 @@ from typing import Any, TextIO
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from specollama.errors import one_line
-from specollama.server.http.faults import Fault
+from specollama.errors import Fault, one_line
 from specollama.server.http.responses import GONE
 from specollama.server.proxy.errors import refusal
 from specollama.server.proxy.metrics import Metrics

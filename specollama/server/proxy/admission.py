@@ -8,7 +8,7 @@ from collections.abc import Callable
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from specollama.server.http.faults import Fault
+from specollama.errors import Fault
 from specollama.server.proxy.errors import refusal
 
 SERVER_BUSY = "server busy, please try again.  maximum pending requests exceeded"

@@ -13,8 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from specollama.errors import SpecollamaError
-from specollama.server.http.faults import Fault
+from specollama.errors import Fault, SpecollamaError
 from specollama.server.http.guard import Guard, TooLarge
 from specollama.server.http.origins import Origins
 from specollama.server.proxy import ollama_api, openai_api

@@ -14,10 +14,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specollama.backends.ollama.model_info import full_name
 from specollama.config.endpoints import Endpoint
-from specollama.config.settings import Config, ModelRef, ollama_of
+from specollama.config.loading import Config
+from specollama.config.settings import ModelRef, ollama_of
+from specollama.errors import Fault
 from specollama.pairs.pool import OpenPair, PairPool
 from specollama.pairs.trace.recorder import TraceFile
-from specollama.server.http.faults import Fault
 from specollama.server.proxy.upstream import Upstream
 
 _KEY = "specollama.generation"

@@ -6,8 +6,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from specollama.errors import EndpointError, Refused, SpecollamaError, UsageError
-from specollama.server.http.faults import Fault
+from specollama.errors import EndpointError, Fault, Refused, SpecollamaError, UsageError
 from specollama.server.http.responses import json_response
 
 _KINDS = {400: "invalid_request_error", 404: "not_found_error"}

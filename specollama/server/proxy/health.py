@@ -11,8 +11,8 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import Response
 
-from specollama import __version__
-from specollama.server.http.faults import Fault
+from specollama._version import __version__
+from specollama.errors import Fault
 from specollama.server.http.responses import json_response
 from specollama.server.proxy.config_generation import generation_of
 from specollama.server.proxy.metrics import CONTENT_TYPE, Metrics

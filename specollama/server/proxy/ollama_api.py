@@ -15,10 +15,9 @@ from starlette.responses import PlainTextResponse, Response
 
 from specollama.backends.ollama.model_info import full_name
 from specollama.config.settings import FileRef
-from specollama.errors import SpecollamaError, one_line
+from specollama.errors import Fault, SpecollamaError, one_line
 from specollama.pairs.answer import Answer, Chunk
 from specollama.pairs.pool import OpenPair
-from specollama.server.http.faults import Fault
 from specollama.server.http.responses import Lines, encoded, json_response, line, unless_gone
 from specollama.server.proxy.config_generation import Generation, Listed, generation_of
 from specollama.server.proxy.errors import fault_of

@@ -12,10 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from specollama.backends.ollama.model_info import full_name
-from specollama.errors import SpecollamaError
+from specollama.errors import Fault, SpecollamaError
 from specollama.pairs.answer import Answer, Chunk
 from specollama.pairs.pool import OpenPair
-from specollama.server.http.faults import Fault
 from specollama.server.http.responses import Lines, encoded, json_response, unless_gone
 from specollama.server.proxy import ollama_api
 from specollama.server.proxy.config_generation import generation_of

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specollama.config.schema import ServeTable
-from specollama.server.http.faults import Fault
+from specollama.errors import Fault
 
 
 def within(body: Mapping[str, Any], serve: ServeTable, pair_options: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,10 +18,10 @@ import uvicorn
 
 from specollama.config import trust
 from specollama.config.endpoints import SCHEME_PORTS
-from specollama.config.settings import LOCAL_NAME, Config, ModelRef, load_config
-from specollama.errors import RunError, SpecollamaError, UsageError
+from specollama.config.loading import LOCAL_NAME, Config, load_config
+from specollama.config.settings import ModelRef
+from specollama.errors import Fault, RunError, SpecollamaError, UsageError
 from specollama.pairs.trace.recorder import TraceFile
-from specollama.server.http.faults import Fault
 from specollama.server.http.listening import bind, loopback, token_for, url_of
 from specollama.server.http.origins import Origins
 from specollama.server.proxy.access_log import Log

@@ -10,9 +10,9 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import Response
 
-from specollama.backends.ollama.client import cause, certificates, outside
+from specollama.backends.http import cause, certificates, outside
 from specollama.config.endpoints import Endpoint
-from specollama.server.http.faults import Fault
+from specollama.errors import Fault
 from specollama.server.http.responses import Lines
 
 _HOP_BY_HOP = frozenset(

@@ -9,10 +9,11 @@ from itertools import accumulate, zip_longest
 from typing import Any
 
 from specollama.config.settings import PairSettings
-from specollama.pairs.feasibility import Conversation
 from specollama.pairs.pair import Pair
 from specollama.pairs.report import stats_object
-from specollama.spec_decode.metrics import Done, Event, Stats, Text
+from specollama.pairs.request import Conversation
+from specollama.spec_decode.events import Done, Event, Text
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import DoneReason, Route
 
 NEAR_TIE = 0.02

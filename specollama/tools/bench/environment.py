@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from specollama import __version__
+from specollama._version import __version__
 
 _PACKAGES = ("llama-cpp-python", "xllamacpp")  # those that run models
 

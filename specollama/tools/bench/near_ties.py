@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from statistics import median
 
-from specollama.spec_decode.metrics import Text
+from specollama.spec_decode.events import Text
 from specollama.tools.bench.comparison import NEAR_TIE, Comparison, Reply
 
 QUANTILE = 0.999

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 
-from specollama.spec_decode.metrics import Done, Event, Text, decode_rate, first_burst
+from specollama.spec_decode.events import Done, Event, Text, decode_rate, first_burst
 from specollama.tools.bench.comparison import Reply
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from specollama.backends.ollama.schema import Message
 from specollama.errors import EndpointError, ModelMissing, Unreachable
-from specollama.pairs.feasibility import Conversation
 from specollama.pairs.report import stats_object
+from specollama.pairs.request import Conversation
 from specollama.tools.bench.comparison import Reply
 from specollama.tools.bench.near_ties import Movements
 from specollama.tools.bench.prompts import Prompt

@@ -28,11 +28,12 @@ from specollama.errors import (
     UsageError,
     one_line,
 )
-from specollama.pairs.feasibility import Conversation
 from specollama.pairs.pair import Pair
+from specollama.pairs.request import Conversation
 from specollama.pairs.routes.local import target_file
 from specollama.pairs.routes.native import started
-from specollama.spec_decode.metrics import Done, Event, Stats, Text
+from specollama.spec_decode.events import Done, Event, Text
+from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import Origin, Route, SamplingOptions
 from specollama.tools.bench.fresh import LearntState, load, unload
 

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from specollama.config.settings import PairSettings
-from specollama.pairs.feasibility import Conversation
+from specollama.pairs.request import Conversation
 from specollama.pairs.trace.recorder import TraceFile, replied
-from specollama.spec_decode.metrics import Event
+from specollama.spec_decode.events import Event
 from specollama.tools.bench.systems import Replies, Side
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from specollama.backends.ollama.schema import Message
 from specollama.config.settings import PairSettings
 from specollama.errors import RunError
-from specollama.pairs.feasibility import Conversation
 from specollama.pairs.pair import Pair
+from specollama.pairs.request import Conversation
 from specollama.spec_decode.expected_speedup import Acceptance, Chance, always
 from specollama.spec_decode.metrics import Forecast, Stats
 from specollama.tools.bench.comparison import collect

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from shlex import quote
 
-from specollama.config.schema import dotted
+from specollama.config.validation import dotted
 from specollama.spec_decode.types import Route
 from specollama.tools.doctor.findings import Advice, LanesFinding, PairFindings, RouteFinding, ServerFinding
 

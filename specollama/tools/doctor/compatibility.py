@@ -8,8 +8,9 @@ from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
 from specollama.backends.ollama.model_info import Model
 from specollama.backends.ollama.tokenizer import vocabulary_of
 from specollama.errors import EndpointError
-from specollama.pairs.feasibility import Tokenizers, why_not_split
+from specollama.pairs.feasibility import why_not_split
 from specollama.pairs.pair import Pair
+from specollama.pairs.tokenizers import Tokenizers
 from specollama.tools.doctor.findings import PairFindings
 from specollama.tools.doctor.pair_status import said
 

@@ -12,8 +12,9 @@ from typing import Any
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from specollama.config.schema import ConfigTable, Place, validated
-from specollama.config.settings import Config
+from specollama.config.loading import Config
+from specollama.config.schema import ConfigTable
+from specollama.config.validation import Place, validated
 from specollama.errors import ConfigError, RunError, one_line
 from specollama.tools.doctor.suggestions import Suggestion
 

@@ -9,15 +9,17 @@ from pathlib import Path
 from time import perf_counter
 
 from specollama.backends.engines.detect import detect
+from specollama.backends.llama_cpp.gguf_metadata import refuse_unreadable
 from specollama.backends.ollama.client import OllamaServer
 from specollama.backends.ollama.model_info import Model, context_length, describe
-from specollama.backends.ollama.model_store import refuse_unreadable
 from specollama.backends.ollama.schema import Message
 from specollama.config.settings import FileRef, ModelRef, PairSettings
 from specollama.errors import EndpointError, ModelMissing, RunError, SpecollamaError
-from specollama.pairs.feasibility import Conversation, ReplyContext, model_obstacle
-from specollama.pairs.pair import DEFAULT_LANES, Pair
+from specollama.pairs.feasibility import ReplyContext, model_obstacle
+from specollama.pairs.pair import Pair
+from specollama.pairs.request import Conversation
 from specollama.pairs.routes.local import LocalRoute, target_file
+from specollama.pairs.slots import DEFAULT_LANES
 from specollama.spec_decode.expected_speedup import Acceptance, always, counted
 from specollama.spec_decode.types import Route
 from specollama.tools import native_server

@@ -13,7 +13,8 @@ from specollama.backends.ollama.schema import ListedModel
 from specollama.backends.ollama.tokenizer import vocabulary_of
 from specollama.config.endpoints import Endpoint
 from specollama.errors import EndpointError
-from specollama.pairs.feasibility import compared, model_obstacle
+from specollama.pairs.feasibility import model_obstacle
+from specollama.pairs.tokenizers import compared
 from specollama.tools.doctor.pair_status import said
 from specollama.tools.doctor.suggestions import Installed, Suggestion, billions, candidates, suggested
 

@@ -7,27 +7,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from specollama.backends.llama_cpp.gguf_metadata import refuse_unreadable
 from specollama.backends.ollama.client import OllamaServer
 from specollama.backends.ollama.model_info import Model, describe
-from specollama.backends.ollama.model_store import refuse_unreadable
 from specollama.backends.ollama.request_bodies import Requests
 from specollama.backends.ollama.slot_probe import Probe, cache_file, probe_pair, recall
 from specollama.config.settings import FileRef, ModelRef, PairSettings
 from specollama.errors import EndpointError, RunError, Unreachable
-from specollama.pairs.feasibility import (
-    Conversation,
-    ReplyContext,
-    Tokenizers,
-    why_not_lanes,
-    why_not_split,
-    why_off,
-    why_plain,
-)
-from specollama.pairs.pair import DEFAULT_LANES, Pair
-from specollama.pairs.routes.lanes import requests_for
+from specollama.pairs.feasibility import ReplyContext, why_not_lanes, why_not_split, why_off, why_plain
+from specollama.pairs.pair import Pair
+from specollama.pairs.request import Conversation
 from specollama.pairs.routes.local import target_file
 from specollama.pairs.routes.scoring import ScoringRoute
 from specollama.pairs.routes.scoring_feasibility import why_not_worth
+from specollama.pairs.served_drafters import requests_for
+from specollama.pairs.slots import DEFAULT_LANES
+from specollama.pairs.tokenizers import Tokenizers
 from specollama.spec_decode.types import Route, SamplingOptions
 
 _COLD = SamplingOptions(temperature=0)

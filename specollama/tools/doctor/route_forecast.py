@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from specollama.spec_decode.cost_curve import CostCurve
 from specollama.spec_decode.expected_speedup import Acceptance, always, expected, speedup
-from specollama.spec_decode.planner import CostCurve
 from specollama.spec_decode.types import Route
 from specollama.tools.doctor.findings import LanesFinding, LocalFinding, NativeFinding, RouteFinding
 from specollama.tools.native_server import N_MAX, P_MIN

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from specollama.spec_decode.cost_curve import CostCurve
 from specollama.spec_decode.expected_speedup import always, expected
-from specollama.spec_decode.planner import CostCurve
 from specollama.tools.doctor.model_families import family_of
 
 MOST_PAIRS = 12

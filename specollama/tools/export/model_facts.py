@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
+from specollama.backends.llama_cpp import gguf_metadata
 from specollama.backends.llama_cpp.gguf_metadata import read_header
-from specollama.backends.ollama import model_store
 from specollama.backends.ollama.client import OllamaServer
 from specollama.backends.ollama.model_info import describe
 from specollama.config.settings import FileRef, Lookup, ModelRef, PairSettings
@@ -43,7 +43,7 @@ async def described(settings: PairSettings, environ: Mapping[str, str]) -> tuple
 
 async def _described(model: FileRef | ModelRef, environ: Mapping[str, str]) -> Described:
     if isinstance(model, FileRef):
-        model_store.refuse_unreadable(model.path)
+        gguf_metadata.refuse_unreadable(model.path)
         header = await asyncio.to_thread(read_header, model.path)
         return Described(model.model, header.fields, str(model.path), "this machine")
     if model.scored:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from specollama.backends.llama_cpp.draft_compatibility import why_unfit
-from specollama.backends.ollama.model_info import first_difference
+from specollama.backends.llama_cpp.draft_compatibility import first_difference, why_unfit
 from specollama.errors import UnsupportedPair
 from specollama.tools.export.model_facts import Described
 

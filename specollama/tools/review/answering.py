@@ -12,10 +12,10 @@ from typing import Any
 from specollama.backends.ollama.schema import Message
 from specollama.config.settings import FileRef, ModelRef, PairSettings
 from specollama.errors import EndpointError, RunError
-from specollama.pairs.feasibility import Conversation
 from specollama.pairs.pair import Pair
 from specollama.pairs.report import stats_object
-from specollama.spec_decode.metrics import Done, Text
+from specollama.pairs.request import Conversation
+from specollama.spec_decode.events import Done, Text
 from specollama.spec_decode.types import Route, Rule, Token
 from specollama.tools.review.log_entries import Answered, Piece, digest
 from specollama.tools.review.prompts import Asked

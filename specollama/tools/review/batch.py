@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from specollama import __version__
+from specollama._version import __version__
 from specollama.config.settings import PairSettings
 from specollama.errors import MissingPackage, ModelMissing, RunError, Unreachable, UnsupportedPair, UsageError
 from specollama.pairs.pair import Pair

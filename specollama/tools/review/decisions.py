@@ -10,7 +10,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from specollama.config.schema import Place, Table, misfit, validated
+from specollama.config.schema import Table, misfit
+from specollama.config.validation import Place, validated
 from specollama.errors import UsageError, one_line
 from specollama.tools.review.log_entries import Approved, Edited, Rejected
 from specollama.tools.review.run_folder import Run

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Self
 from pydantic import Field, model_validator
 
 from specollama.backends.ollama.schema import Message
-from specollama.config.schema import OptionsTable, Place, Table, misfit, validated
+from specollama.config.schema import OptionsTable, Table, misfit
+from specollama.config.validation import Place, validated
 from specollama.errors import UsageError, one_line
 from specollama.tools.review.hash_chain import hash_of
 

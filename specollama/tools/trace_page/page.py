@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from specollama.pairs.trace.records import Reply, RoundLine, TokenLine
-from specollama.spec_decode.metrics import decode_rate, first_burst
+from specollama.spec_decode.events import decode_rate, first_burst
 
 _HEIGHT, _BAR = 74, 26  # pixels: of the timeline, and of a block
 _WIDTH, _ROUND_WIDTH = 1100, 12  # pixels: of the timeline at least, and of a round on average

@@ -1,0 +1,90 @@
+"""What requests to any server share: certificates, time limits, errors, and sending in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from ipaddress import ip_address
+from typing import Any, TypeVar
+
+import httpx
+
+from specollama.errors import BrokenReply, Unreachable
+
+_Result = TypeVar("_Result")
+
+
+CONNECT_TIMEOUT = 10.0  # seconds
+
+
+IDLE_TIMEOUT = 300.0  # seconds without a byte: a large model may take minutes to load
+
+
+@contextmanager
+def translated(url: str, source: str, advice: str) -> Iterator[None]:
+    """httpx's errors as EndpointErrors, the most telling first. `advice`: what to do when there is no connection."""
+    where = f"{url}{f' (from {source})' if source else ''}"
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        raise Unreachable(f"can't reach {where}: {cause(error)}; {advice}", url=url) from error
+    except httpx.TimeoutException as error:
+        raise Unreachable(f"{where} gave no byte in time and was given up", url=url) from error
+    except (httpx.RequestError, httpx.InvalidURL) as error:
+        raise BrokenReply(f"{where}: the connection broke: {cause(error)}", url=url) from error
+
+
+async def in_order(requests: Iterable[Callable[[asyncio.Event], Coroutine[Any, Any, _Result]]]) -> list[_Result]:
+    """The results of requests that run at once but are sent one after another: httpx sends them in any order.
+
+    Each is given the event to set once it is sent. The first exception is raised, and the others are ended.
+    """
+    tasks: list[asyncio.Task[_Result]] = []
+    try:
+        for request in requests:
+            sent = asyncio.Event()
+            tasks.append(asyncio.create_task(request(sent)))
+            tasks[-1].add_done_callback(lambda _, sent=sent: sent.set())  # type: ignore[misc]
+            await sent.wait()
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def cause(error: BaseException) -> str:
+    """What the operating system said, deep down in httpx's error; else the error's own words."""
+    if isinstance(error, httpx.ConnectTimeout):
+        return "no answer in time"
+    deeper: BaseException | None = error
+    while deeper is not None:
+        if isinstance(deeper, socket.gaierror):
+            return f"{deeper.strerror}"
+        if isinstance(deeper, ssl.SSLError):
+            return f"TLS failed: {(deeper.reason or str(deeper)).replace('_', ' ').lower()}"
+        if isinstance(deeper, OSError) and deeper.errno:
+            return os.strerror(deeper.errno)
+        grouped = deeper.exceptions[0] if isinstance(deeper, BaseExceptionGroup) else None
+        deeper = grouped or deeper.__cause__ or deeper.__context__
+    return str(error) or type(error).__name__
+
+
+@cache
+def certificates() -> ssl.SSLContext:
+    """Those that are trusted; loading them takes longer than a request, so once for all servers."""
+    return httpx.create_ssl_context()
+
+
+def outside(url: str) -> bool:
+    """Whether the server is another machine, which a proxy of the environment may lead to."""
+    host = httpx.URL(url).host
+    try:
+        return not ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost"
