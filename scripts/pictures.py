@@ -9,7 +9,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.style import Style
 from rich.text import Text
-from screen import Screen
+
+from tests.support.screen import Screen
 
 DOCS = Path(__file__).parent.parent / "docs"
 QUESTION = "Write a python function that adds two numbers, and name two ways to use it."

@@ -1,0 +1,184 @@
+"""Whether and how much to draft: on a virtual clock, against the best fixed length found by search."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specollama.spec_decode.calibration import LOOKUP, MOST, Calibration, Source, outcomes
+from specollama.spec_decode.cost_curve import CostCurve
+from specollama.spec_decode.planner import Planner
+from specollama.spec_decode.types import Draft, Emitted, Origin, Round, Rule, Token, Verdict
+from tests.support.simulated import RIGHT, WRONG, Fixed, Machine, rate_of_several
+
+MACHINES = {
+    "bound by memory": Machine(
+        {1: 0.075, 2: 0.102, 3: 0.114, 4: 0.134, 6: 0.148, 8: 0.169, 12: 0.204, 16: 0.246, 32: 0.42}, 0.019
+    ),
+    "a fast processor": Machine({1: 0.03, 8: 0.032, 16: 0.036, 32: 0.05}, 0.004),
+    "bound by arithmetic": Machine({1: 0.05, 2: 0.09, 4: 0.17, 8: 0.33, 16: 0.65, 32: 1.3}, 0.005),
+}
+ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
+TOKENS = 6_000
+
+
+@pytest.mark.parametrize("acceptance", ACCEPTANCES)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_it_is_as_fast_as_the_best_fixed_length(machine: str, acceptance: float) -> None:
+    simulated = MACHINES[machine]
+    best = max(simulated.rate(Fixed(count), lambda place: acceptance, TOKENS) for count in (*range(13), 16, 24, 32))
+    assert simulated.rate(simulated.planner(), lambda place: acceptance, TOKENS) >= 0.97 * best
+
+
+def test_it_follows_a_reply_that_changes() -> None:
+    """Code, then prose, and so forth: no fixed length is as fast."""
+    simulated = MACHINES["bound by memory"]
+
+    def accepted(place: int) -> float:
+        return 0.97 if place // 60 % 2 else 0.4
+
+    best = max(simulated.rate(Fixed(count), accepted, TOKENS) for count in range(13))
+    assert simulated.rate(simulated.planner(), accepted, TOKENS) > 1.05 * best
+
+
+def test_of_several_models_the_one_drafts_that_pays_in_the_present_stage_of_the_reply() -> None:
+    simulated = MACHINES["bound by memory"]
+    accepted = {"code": lambda place: 0.97 if place // 300 % 2 else 0.3, "prose": lambda place: 0.85}
+    alone = {name: simulated.rate(simulated.planner(), accepted[name], TOKENS) for name in accepted}
+    best = simulated.rate(simulated.planner(), lambda place: max(each(place) for each in accepted.values()), TOKENS)
+    chosen = rate_of_several(simulated, accepted, TOKENS)
+    assert chosen > 1.03 * max(alone.values())
+    assert chosen > 0.9 * best
+
+
+def test_a_model_that_never_pays_costs_little_beside_one_that_does() -> None:
+    simulated = MACHINES["bound by memory"]
+    alone = simulated.rate(simulated.planner(), lambda place: 0.9, TOKENS)
+    assert rate_of_several(simulated, {"good": lambda place: 0.9, "bad": lambda place: 0.1}, TOKENS) > 0.97 * alone
+
+
+def test_drafting_that_never_pays_costs_next_to_nothing() -> None:
+    simulated = MACHINES["bound by arithmetic"]
+    plain = simulated.rate(Fixed(0), lambda place: 0.3, TOKENS)
+    assert simulated.rate(simulated.planner(), lambda place: 0.3, TOKENS) > 0.985 * plain
+
+
+def planner(rule: Rule = Rule.GREEDY, **given: object) -> Planner:
+    return replace(MACHINES["bound by memory"].planner(rule), **given)  # type: ignore[arg-type]
+
+
+def draft(*confidence: float, source: str = "model") -> Draft:
+    tokens = tuple(Token(f"t{place}") for place in range(len(confidence)))
+    return Draft(tokens, (None,) * len(tokens), source, confidence)
+
+
+def test_the_first_token_is_not_delayed_by_a_draft() -> None:
+    chosen = planner()
+    assert chosen.next() == 0
+    chosen.learn(Round(Draft(), Verdict((Emitted(Token("a"), Origin.PLAIN),)), scoring=0.08, read=5))
+    assert chosen.next() == MOST
+
+
+def test_an_unlikely_end_of_a_draft_is_not_sent() -> None:
+    assert planner().send(draft(0.99, 0.99, 0.99, 0.99, 0.05, 0.05)) == 4
+    assert planner().send(draft(0.05)) == 0
+
+
+def test_by_rejection_all_that_was_drafted_is_sent() -> None:
+    """What is left out may not depend on what was drafted after it."""
+    assert planner(Rule.REJECTION).send(draft(0.99, 0.05)) == 2
+
+
+def test_after_an_unlikely_token_nothing_more_is_drafted() -> None:
+    chosen = planner(sources={"model": Source(0.019, calibration=known(0.9))})
+    assert chosen.another(draft(0.99, 0.98))
+    assert not chosen.another(draft(0.99, 0.02))
+    assert not chosen.another(draft(*[0.99] * MOST))
+
+
+def test_a_forced_length_is_drafted_and_sent_whatever_it_brings() -> None:
+    forced = planner(forced=(3,))
+    assert str(forced) == "3"
+    assert forced.next() == 3
+    assert [forced.another(draft(*[0.01] * count)) for count in (1, 2, 3)] == [True, True, False]
+    assert forced.send(draft(0.01, 0.01, 0.01)) == 3
+    assert forced.choose({"model": 10_000}) == "model"
+
+
+def test_forced_lengths_go_by_round() -> None:
+    forced = planner(forced=(4, 2))
+    assert (str(forced), forced.next()) == ("4, 2, ...", 4)
+    assert forced.another(draft(0.1, 0.1))
+    for _ in range(2):
+        forced.learn(Round(draft(0.1), Verdict((Emitted(RIGHT, Origin.ACCEPTED),), 1, 1, 1)))
+        assert forced.next() == 2
+        assert not forced.another(draft(0.1, 0.1))
+
+
+def known(acceptance: float) -> Calibration:
+    calibration = Calibration()
+    for place in range(100):
+        calibration.observe(0.9, place < 100 * acceptance)
+    return calibration
+
+
+def begun(**given: object) -> Planner:
+    """Of a reply whose first token is written."""
+    chosen = planner(**given)
+    chosen.learn(Round(Draft(), Verdict((Emitted(Token("a"), Origin.PLAIN),)), scoring=0.08, read=5))
+    return chosen
+
+
+def test_a_text_that_would_take_too_long_to_read_is_not_read_for_a_short_reply() -> None:
+    sources = {"model": Source(0.019, reading=0.004, calibration=known(0.9))}
+    assert begun(sources=sources, limit=40).choose({"model": 5_000}) is None
+    assert begun(sources=sources).choose({"model": 2}) == "model"
+
+
+def test_a_model_drafts_only_where_it_is_hoped_to_bring_more_than_what_was_found() -> None:
+    sources = {"model": Source(0.019, calibration=known(0.9))}
+    assert begun(sources=sources).choose({"model": 1}, instead=0.1) == "model"
+    assert begun(sources=sources).choose({"model": 1}, instead=20.0) is None
+
+
+def test_what_was_not_sent_is_learnt_from_as_well() -> None:
+    emitted = (Emitted(Token("t0"), Origin.ACCEPTED), Emitted(Token("t1"), Origin.BONUS))
+    assert outcomes(draft(0.9, 0.8, 0.7), Verdict(emitted, drafted=1)) == [(0.9, True), (0.8, True)]
+    wrong = (Emitted(Token("t0"), Origin.ACCEPTED), Emitted(WRONG, Origin.RECOVERED))
+    assert outcomes(draft(0.9, 0.8, 0.7), Verdict(wrong, drafted=3)) == [(0.9, True), (0.8, False)]
+    assert outcomes(draft(0.9), Verdict((Emitted(RIGHT, Origin.PLAIN),))) == [(0.9, False)]
+
+
+def test_lookup_that_was_not_taken_is_judged_all_the_same() -> None:
+    chosen = planner(sources={LOOKUP: Source(), "model": Source(0.019)})
+    before = sum(chosen.sources[LOOKUP].reach([0.5]))
+    for _ in range(20):
+        chosen.watch(draft(0.5, source=LOOKUP), Verdict((Emitted(WRONG, Origin.PLAIN),)))
+    assert sum(chosen.sources[LOOKUP].reach([0.5])) < before / 2
+
+
+@given(st.lists(st.booleans(), max_size=300), st.floats(0, 1))
+def test_a_calibrated_probability_stays_one(outcomes: list[bool], confidence: float) -> None:
+    calibration = Calibration()
+    for outcome in outcomes:
+        calibration.observe(confidence, outcome)
+    assert 0 <= calibration.probability(confidence) <= 1
+    if len(outcomes) > 100:
+        assert calibration.probability(confidence) == pytest.approx(sum(outcomes) / len(outcomes), abs=0.05)
+
+
+def test_a_curve_is_straight_between_its_points_and_goes_on_beyond() -> None:
+    curve = CostCurve({1: 10.0, 2: 20.0, 4: 24.0})
+    assert [curve(size) for size in (1, 2, 3, 4, 6)] == [10, 20, 22, 24, 28]
+    assert CostCurve({1: 10.0})(8) == 10
+
+
+def test_a_machine_that_is_busy_makes_all_of_the_curve_dearer() -> None:
+    curve = CostCurve({1: 10.0, 8: 20.0})
+    for _ in range(30):
+        curve.observe(1, 20.0)
+    assert curve(1) == pytest.approx(20, rel=0.05)
+    assert curve(8) == pytest.approx(40, rel=0.35)
