@@ -1,4 +1,4 @@
-"""The served models of the end-to-end statistics. The chi-square of tests/core is used here as well."""
+"""The served models of the end-to-end statistics."""
 
 from __future__ import annotations
 

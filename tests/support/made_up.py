@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specollama.backends.llama_cpp import drafter as local
 from specollama.backends.llama_cpp import model_thread, profiling
-from specollama.backends.llama_cpp import target as local
 from specollama.backends.llama_cpp.model import Logits
 from specollama.backends.llama_cpp.sampler import Sampler
 from specollama.config.settings import FileRef, PairSettings
