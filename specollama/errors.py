@@ -89,7 +89,7 @@ class BrokenReply(EndpointError):
     """The answer ended without its last line, or was not what Ollama sends."""
 
 
-class Fault(Exception):
+class ApiError(Exception):
     """The request can't be answered; raised anywhere below a route, answered by it."""
 
     def __init__(self, status: int, text: str) -> None:

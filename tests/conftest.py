@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from specollama.server.embedded.default_models import default_models
-from specollama.server.embedded.serve import Running, Settings, serve_models
+from specollama.server.embedded.serve import RunningServer, ServeSettings, serve_models
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -17,14 +17,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def embedded() -> Iterator[Running]:
+def embedded() -> Iterator[RunningServer]:
     """The default pair, `draft` and `target`, with 8 slots of 1024 tokens each and one KV cache for all."""
-    with serve_models(default_models(), Settings(num_ctx=1024, parallel=8)) as server:
+    with serve_models(default_models(), ServeSettings(num_ctx=1024, parallel=8)) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def embedded_url(embedded: Running) -> str:
+def embedded_url(embedded: RunningServer) -> str:
     return embedded.url
 
 
@@ -36,9 +36,9 @@ def http(embedded_url: str) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture(scope="session")
-def small() -> Iterator[Running]:
+def small() -> Iterator[RunningServer]:
     """The draft alone as `small`, with 2 slots of 64 tokens, and PARAMETERs as of a Modelfile."""
     models = {"small": default_models()["draft"]}
     parameters = {"small": {"temperature": 0, "num_predict": 3, "stop": [" canvas", "\n"]}}
-    with serve_models(models, Settings(num_ctx=64, parallel=2), parameters=parameters) as server:
+    with serve_models(models, ServeSettings(num_ctx=64, parallel=2), parameters=parameters) as server:
         yield server

@@ -10,9 +10,9 @@ from typing import Protocol
 from specollama.backends.prompt_lookup import LookupDrafter
 from specollama.spec_decode.interfaces import Drafter
 from specollama.spec_decode.planner import Planner
-from specollama.spec_decode.types import Draft, Verdict
+from specollama.spec_decode.types import Draft, VerifyResult
 
-_A_REQUEST = 8  # tokens: once asked for, they are drafted whatever their worth
+_TOKENS_PER_REQUEST = 8  # tokens: once asked for, they are drafted whatever their worth
 
 
 class DraftModel(Protocol):
@@ -20,36 +20,36 @@ class DraftModel(Protocol):
 
     name: str
 
-    def unread(self, text: str) -> int:
+    def uncached_tokens(self, text: str) -> int:
         """Tokens of the text that it would have to read."""
         ...
 
     async def propose(self, text: str, count: int) -> Draft: ...
 
-    def learn(self, verdict: Verdict) -> None: ...
+    def learn(self, verdict: VerifyResult) -> None: ...
 
 
-class ServedDrafter:
+class ServedDraftModel:
     """A draft model that a server runs: a few tokens a request, and nothing to read as far as is known here."""
 
     def __init__(self, name: str, drafter: Drafter) -> None:
         self.name = name
         self.drafter = drafter
 
-    def unread(self, text: str) -> int:
+    def uncached_tokens(self, text: str) -> int:
         return 0
 
     async def propose(self, text: str, count: int) -> Draft:
         began = perf_counter()
-        draft = await self.drafter.propose(text, min(count, _A_REQUEST))
+        draft = await self.drafter.propose(text, min(count, _TOKENS_PER_REQUEST))
         step = (perf_counter() - began) / max(1, len(draft.tokens))
-        return replace(draft, source=self.name, steps=(step,) * len(draft.tokens))
+        return replace(draft, source=self.name, step_seconds=(step,) * len(draft.tokens))
 
-    def learn(self, verdict: Verdict) -> None:
+    def learn(self, verdict: VerifyResult) -> None:
         self.drafter.learn(verdict)
 
 
-class LookupFirst:
+class LookupThenModel:
     """What prompt lookup proposes, and where it has nothing a draft of the model, if there is one."""
 
     def __init__(self, lookup: Drafter, model: Drafter | None) -> None:
@@ -60,13 +60,13 @@ class LookupFirst:
         found = await self._lookup.propose(text, count)
         return found if found.tokens or self._model is None else await self._model.propose(text, count)
 
-    def learn(self, verdict: Verdict) -> None:
+    def learn(self, verdict: VerifyResult) -> None:
         self._lookup.learn(verdict)
         if self._model is not None:
             self._model.learn(verdict)
 
 
-class Sources:
+class DrafterPool:
     """Prompt lookup, if there is one, where what it finds is worth more than a draft of the best model."""
 
     def __init__(self, lookup: LookupDrafter | None, models: Sequence[DraftModel], planner: Planner) -> None:
@@ -77,14 +77,14 @@ class Sources:
 
     async def propose(self, text: str, count: int) -> Draft:
         found = await self._lookup.propose(text, count) if self._lookup else Draft()
-        hoped = self._planner.gain(found) if found.tokens else 0.0
-        unread = {name: model.unread(text) for name, model in self._models.items()}
-        chosen = self._planner.choose(unread, instead=hoped)
+        hoped = self._planner.net_gain(found) if found.tokens else 0.0
+        unread = {name: model.uncached_tokens(text) for name, model in self._models.items()}
+        chosen = self._planner.pick_drafter(unread, instead=hoped)
         self._found = found if chosen else Draft()
         return await self._models[chosen].propose(text, count) if chosen else found
 
-    def learn(self, verdict: Verdict) -> None:
+    def learn(self, verdict: VerifyResult) -> None:
         if self._found.tokens:
-            self._planner.watch(self._found, verdict)
+            self._planner.observe_unused(self._found, verdict)
         for model in self._models.values():
             model.learn(verdict)

@@ -26,20 +26,20 @@ IDLE_TIMEOUT = 300.0  # seconds without a byte: a large model may take minutes t
 
 
 @contextmanager
-def translated(url: str, source: str, advice: str) -> Iterator[None]:
+def map_httpx_errors(url: str, source: str, advice: str) -> Iterator[None]:
     """httpx's errors as EndpointErrors, the most telling first. `advice`: what to do when there is no connection."""
     where = f"{url}{f' (from {source})' if source else ''}"
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        raise Unreachable(f"can't reach {where}: {cause(error)}; {advice}", url=url) from error
+        raise Unreachable(f"can't reach {where}: {root_cause(error)}; {advice}", url=url) from error
     except httpx.TimeoutException as error:
         raise Unreachable(f"{where} gave no byte in time and was given up", url=url) from error
     except (httpx.RequestError, httpx.InvalidURL) as error:
-        raise BrokenReply(f"{where}: the connection broke: {cause(error)}", url=url) from error
+        raise BrokenReply(f"{where}: the connection broke: {root_cause(error)}", url=url) from error
 
 
-async def in_order(requests: Iterable[Callable[[asyncio.Event], Coroutine[Any, Any, _Result]]]) -> list[_Result]:
+async def send_in_order(requests: Iterable[Callable[[asyncio.Event], Coroutine[Any, Any, _Result]]]) -> list[_Result]:
     """The results of requests that run at once but are sent one after another: httpx sends them in any order.
 
     Each is given the event to set once it is sent. The first exception is raised, and the others are ended.
@@ -58,7 +58,7 @@ async def in_order(requests: Iterable[Callable[[asyncio.Event], Coroutine[Any, A
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def cause(error: BaseException) -> str:
+def root_cause(error: BaseException) -> str:
     """What the operating system said, deep down in httpx's error; else the error's own words."""
     if isinstance(error, httpx.ConnectTimeout):
         return "no answer in time"
@@ -76,12 +76,12 @@ def cause(error: BaseException) -> str:
 
 
 @cache
-def certificates() -> ssl.SSLContext:
+def ssl_context() -> ssl.SSLContext:
     """Those that are trusted; loading them takes longer than a request, so once for all servers."""
     return httpx.create_ssl_context()
 
 
-def outside(url: str) -> bool:
+def is_remote(url: str) -> bool:
     """Whether the server is another machine, which a proxy of the environment may lead to."""
     host = httpx.URL(url).host
     try:

@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from specollama.spec_decode.calibration import LOOKUP
-from specollama.spec_decode.types import Draft, Token, Verdict
+from specollama.spec_decode.calibration import PROMPT_LOOKUP
+from specollama.spec_decode.types import Draft, Token, VerifyResult
 
-LONGEST = 8  # tokens by which a place is found; from there on it is compared backwards
-_COMPARED = 64  # tokens
+MAX_NGRAM = 8  # tokens by which a place is found; from there on it is compared backwards
+_MAX_COMPARED = 64  # tokens
 _AFTER_CHANGE = 2.5  # tokens
 _SURE = 0.5  # of its first piece, from which a text is proposed where nothing else weighs what that is worth
 _UNSPACED = "\u2e80-\u9fff\uac00-\ud7af"  # characters of scripts that put no spaces between words
@@ -19,7 +19,7 @@ _PIECE = re.compile(rf"\s*(?:[{_UNSPACED}]|(?:(?![{_UNSPACED}])\w)+|[^\w\s])|\s+
 
 
 @dataclass(slots=True)
-class Index:
+class NgramIndex:
     """All that was written so far, and where each run of 1 to LONGEST tokens was seen last.
 
     Adding a token, and finding the longest ending that was seen before, take the same time however long the text is.
@@ -28,17 +28,17 @@ class Index:
     tokens: list[int] = field(default_factory=list)
     _seen: dict[tuple[int, ...], int] = field(default_factory=dict)  # a run: the place after it
 
-    def add(self, token: int) -> None:
+    def append(self, token: int) -> None:
         """One more token. The runs that end before it are noted now: a run shall not find itself."""
         end = len(self.tokens)
-        for length in range(1, min(LONGEST, end) + 1):
+        for length in range(1, min(MAX_NGRAM, end) + 1):
             self._seen[tuple(self.tokens[end - length : end])] = end
         self.tokens.append(token)
 
     def find(self) -> tuple[int, int]:
         """The place after the longest ending seen before, and how many tokens that has; 0, 0 for none."""
         end = len(self.tokens)
-        for length in range(min(LONGEST, end), 0, -1):
+        for length in range(min(MAX_NGRAM, end), 0, -1):
             place = self._seen.get(tuple(self.tokens[end - length : end]))
             if place is not None:
                 return place, self._matched(place, length)
@@ -47,18 +47,18 @@ class Index:
     def _matched(self, place: int, length: int) -> int:
         """How many tokens before the place are those before the end, some of which are known to be."""
         end = len(self.tokens)
-        while length < min(place, _COMPARED) and self.tokens[place - length - 1] == self.tokens[end - length - 1]:
+        while length < min(place, _MAX_COMPARED) and self.tokens[place - length - 1] == self.tokens[end - length - 1]:
             length += 1
         return length
 
 
-def confidence(matched: float) -> float:
+def match_confidence(matched: float) -> float:
     """How sure a proposal after so many matching tokens is, from 0 to 1: a first guess, which calibration corrects."""
     return 0.94 * (1 - 1 / (1 + math.pow(matched / 2.5, 1.5)))
 
 
 @dataclass(slots=True)
-class Copying:
+class CopyCursor:
     """Where the reply is copying from: a place that moves on with each token, also past one that was changed.
 
     `streak`: tokens that were the same up to here. A changed one leaves little of it: what was copied may end there.
@@ -67,7 +67,7 @@ class Copying:
     place: int = 0
     streak: float = 0.0
 
-    def move(self, index: Index, token: int) -> None:
+    def advance(self, index: NgramIndex, token: int) -> None:
         """The reply has written this token, which is the index's last by now."""
         if self.streak:
             same = index.tokens[self.place] == token
@@ -84,19 +84,19 @@ class LookupDrafter:
     `tokens` gives the target's tokens of the text so far, `text` what one of them prints; "" ends a proposal.
     """
 
-    name = LOOKUP
+    name = PROMPT_LOOKUP
 
     def __init__(self, tokens: Callable[[str], Sequence[int]], text: Callable[[int], str]) -> None:
         self._tokens = tokens
         self._text = text
-        self._index = Index()
-        self._copying = Copying()
+        self._index = NgramIndex()
+        self._copying = CopyCursor()
 
     async def propose(self, text: str, count: int) -> Draft:
         index, written = self._index, self._tokens(text)
         for token in written[len(index.tokens) :]:
-            index.add(token)
-            self._copying.move(index, token)
+            index.append(token)
+            self._copying.advance(index, token)
         place, streak = self._copying.place, self._copying.streak
         count = min(count, 1 + int(streak))  # no longer than what it rests on
         drafted: list[Token] = []
@@ -106,14 +106,14 @@ class LookupDrafter:
             if not (shown := self._text(token)):
                 break
             drafted.append(Token(shown, None, token))
-        sure = tuple(confidence(streak + ahead) for ahead in range(len(drafted)))
+        sure = tuple(match_confidence(streak + ahead) for ahead in range(len(drafted)))
         return Draft(tuple(drafted), (None,) * len(drafted), self.name, sure)
 
-    def learn(self, verdict: Verdict) -> None:
+    def learn(self, verdict: VerifyResult) -> None:
         """What was written it reads the next time."""
 
 
-class TextLookup:
+class TextLookupDrafter:
     """Prompt lookup without a tokenizer: over words and signs, the last of which may be still being written.
 
     It proposes where it is sure enough by itself, since a target that is reached by requests has no planner.
@@ -132,7 +132,7 @@ class TextLookup:
             self._note(piece)
         found = await self._lookup.propose(text, count + 1)
         if found.tokens and found.tokens[0].text == begun:  # it is whole by now
-            found, begun = found.beyond(1), ""
+            found, begun = found.drop_first(1), ""
         texts = [token.text for token in found.tokens]
         if not texts or found.confidence[0] < _SURE or not texts[0].startswith(begun):
             return Draft()
@@ -146,5 +146,5 @@ class TextLookup:
         self._written.append(self._numbers[piece])
         self._read += len(piece)
 
-    def learn(self, verdict: Verdict) -> None:
+    def learn(self, verdict: VerifyResult) -> None:
         """What was written it reads the next time."""

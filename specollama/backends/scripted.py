@@ -7,18 +7,18 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
-from specollama.spec_decode.acceptance import draw, position_seed, visible
+from specollama.spec_decode.acceptance import position_seed, renormalize_visible, sample_from
 from specollama.spec_decode.sampler_support import support
 from specollama.spec_decode.types import (
-    Continuation,
     Distribution,
     DoneReason,
     Draft,
-    Row,
     SamplingOptions,
-    Scored,
+    TargetContinuation,
+    TargetRow,
+    TargetScores,
     Token,
-    Verdict,
+    VerifyResult,
 )
 
 
@@ -34,24 +34,24 @@ class End:
     """The end of the sequence."""
 
 
-Drawn = str | Hidden | End
+Outcome = str | Hidden | End
 
-Script = Callable[[str], Mapping[Drawn, float]]
+Script = Callable[[str], Mapping[Outcome, float]]
 """The raw probabilities of what may follow a reply so far; they add up to 1."""
 
 
-def constant(table: Mapping[Drawn, float]) -> Script:
+def constant_script(table: Mapping[Outcome, float]) -> Script:
     """A script that says the same wherever it stands."""
     return lambda reply: table
 
 
-def always(*tokens: str) -> Script:
+def fixed_script(*tokens: str) -> Script:
     """A script that writes these tokens one after another, whatever it is given, and ends."""
     ends = [0]
     for token in tokens:
         ends.append(ends[-1] + len(token))
 
-    def follow(reply: str) -> Mapping[Drawn, float]:
+    def follow(reply: str) -> Mapping[Outcome, float]:
         place = ends.index(len(reply)) if len(reply) in ends else len(tokens)
         return {tokens[place]: 1.0} if place < len(tokens) else {End(): 1.0}
 
@@ -66,18 +66,18 @@ class _Sampler:
     options: SamplingOptions
     shown: int  # how many of the most probable tokens are shown
 
-    def entries(self, reply: str) -> list[tuple[Drawn, Token]]:
+    def entries(self, reply: str) -> list[tuple[Outcome, Token]]:
         """All that may be drawn, most probable first, with what is shown of it."""
         raw = [(drawn, p) for drawn, p in self.script(reply).items() if p > 0]
         raw.sort(key=lambda entry: -entry[1])
         return [(drawn, Token(drawn if isinstance(drawn, str) else "", math.log(p))) for drawn, p in raw]
 
-    def draw(self, reply: str, random: Random) -> Drawn:
+    def draw(self, reply: str, random: Random) -> Outcome:
         entries = self.entries(reply)
         top_k = self.options.top_k if 0 < self.options.top_k < len(entries) else len(entries)
         kept = support([token for _, token in entries], replace(self.options, top_k=top_k))
         assert kept is not None, "a scripted model can't be sampled under these options"
-        place = draw({str(index): weight for index, weight in enumerate(kept)}, random)
+        place = sample_from({str(index): weight for index, weight in enumerate(kept)}, random)
         return entries[int(place)][0]
 
     def distribution(self, reply: str) -> Distribution | None:
@@ -85,7 +85,7 @@ class _Sampler:
         probabilities = support(top, self.options)
         if probabilities is None:
             return None
-        return visible(top, probabilities, frozenset(token.text for token in top if token.text))
+        return renormalize_visible(top, probabilities, frozenset(token.text for token in top if token.text))
 
     def top(self, reply: str) -> tuple[Token, ...]:
         return tuple(token for _, token in self.entries(reply)[: self.shown])
@@ -100,46 +100,46 @@ class ScriptedTarget:
         self._reply = ""
         self._drawn = 0  # tokens of the reply
 
-    async def score(self, draft: Draft) -> Scored:
+    async def score(self, draft: Draft) -> TargetScores:
         rows, offset = {0: self._row(self._reply, 0)}, 0
         for place, token in enumerate(draft.tokens):
             offset += len(token.text)
             rows[offset] = self._row(self._reply + draft.text[:offset], place + 1)
-        return Scored(rows, asked=len(rows))
+        return TargetScores(rows, rows_requested=len(rows))
 
-    async def commit(self, verdict: Verdict, limit: int | None) -> Continuation:
+    async def commit(self, verdict: VerifyResult, limit: int | None) -> TargetContinuation:
         self._take(verdict)
         if not verdict.hidden:
-            return Continuation()
+            return TargetContinuation()
         drawn = self._draw(self._reply, 0)  # the same draw, with the same seed, seen further
         assert isinstance(drawn, Hidden)
         self._reply += drawn.turns_into
         self._drawn += 1
-        return Continuation((Token(drawn.turns_into),), sampled=1)
+        return TargetContinuation((Token(drawn.turns_into),), sampled=1)
 
-    async def stream(self, limit: int | None) -> AsyncGenerator[Token | Continuation, None]:
+    async def stream(self, limit: int | None) -> AsyncGenerator[Token | TargetContinuation, None]:
         while limit is None or limit > 0:
             drawn = self._draw(self._reply, 0)
             if isinstance(drawn, End):
-                yield Continuation(end=DoneReason.STOP)
+                yield TargetContinuation(end=DoneReason.STOP)
                 return
             text = drawn.turns_into if isinstance(drawn, Hidden) else drawn
             self._reply, self._drawn = self._reply + text, self._drawn + 1
             yield Token(text)
             limit = None if limit is None else limit - 1
-        yield Continuation(end=DoneReason.LENGTH)
+        yield TargetContinuation(end=DoneReason.LENGTH)
 
-    def _take(self, verdict: Verdict) -> None:
+    def _take(self, verdict: VerifyResult) -> None:
         self._reply += "".join(emitted.token.text for emitted in verdict.emitted)
         self._drawn += len(verdict.emitted)
 
-    def _row(self, reply: str, ahead: int) -> Row:
+    def _row(self, reply: str, ahead: int) -> TargetRow:
         drawn = self._draw(reply, ahead)
         if not isinstance(drawn, str):
-            return Row(None, end=isinstance(drawn, End))
-        return Row(Token(drawn), top=self._sampler.top(reply), p=self._sampler.distribution(reply))
+            return TargetRow(None, end=isinstance(drawn, End))
+        return TargetRow(Token(drawn), top=self._sampler.top(reply), p=self._sampler.distribution(reply))
 
-    def _draw(self, reply: str, ahead: int) -> Drawn:
+    def _draw(self, reply: str, ahead: int) -> Outcome:
         return self._sampler.draw(reply, Random(position_seed(self._seed, self._drawn + ahead)))
 
 
@@ -152,7 +152,7 @@ class ScriptedDrafter:
         self._sampler = _Sampler(script, options, shown)
         self._random = Random(seed)
         self._prompt = prompt
-        self.verdicts: list[Verdict] = []
+        self.verdicts: list[VerifyResult] = []
 
     async def propose(self, text: str, count: int) -> Draft:
         reply, tokens, q = text.removeprefix(self._prompt), list[Token](), list[Distribution | None]()
@@ -165,5 +165,5 @@ class ScriptedDrafter:
             reply += drawn
         return Draft(tuple(tokens), tuple(q))
 
-    def learn(self, verdict: Verdict) -> None:
+    def learn(self, verdict: VerifyResult) -> None:
         self.verdicts.append(verdict)

@@ -14,12 +14,12 @@ from time import perf_counter, time
 from typing import TypeVar
 
 DOUBTED_FOR = 600.0  # seconds that a doubtful timing is kept: a bad moment passes
-SCATTER = 1.5  # of the shortest look, that the median must not exceed
+MAX_SCATTER = 1.5  # of the shortest look, that the median must not exceed
 
 _Work = TypeVar("_Work", bound=Hashable)
 
 
-def in_turn(
+def time_in_turn(
     works: Mapping[_Work, Callable[[], float]],
     *,
     looks: int,
@@ -46,27 +46,27 @@ def in_turn(
     return times
 
 
-def scattered(looks: Sequence[float]) -> bool:
+def is_scattered(looks: Sequence[float]) -> bool:
     """Whether the looks at one work lie so far apart that something else was running."""
-    return len(looks) > 1 and median(looks) > SCATTER * min(looks)
+    return len(looks) > 1 and median(looks) > MAX_SCATTER * min(looks)
 
 
-def believed_until(*works: Sequence[float], now: Callable[[], float] = time) -> float | None:
+def valid_until(*works: Sequence[float], now: Callable[[], float] = time) -> float | None:
     """When timings with these looks are to be taken anew (seconds since 1970); None where they are sound."""
-    return now() + DOUBTED_FOR if any(map(scattered, works)) else None
+    return now() + DOUBTED_FOR if any(map(is_scattered, works)) else None
 
 
-def over(until: float | None, now: float) -> bool:
+def has_expired(until: float | None, now: float) -> bool:
     """Whether doubtful timings have been kept for long enough. Also where the clock was set back."""
     return until is not None and not 0 < until - now <= DOUBTED_FOR
 
 
-def in_doubt(until: float | None, now: Callable[[], float] = time) -> str:
+def doubt_text(until: float | None, now: Callable[[], float] = time) -> str:
     """What to say of a decision that rests on doubtful timings: how long it stands; "" where they are sound."""
-    return "" if until is None else f"timed in a busy moment, measured anew in {minutes_to(until, now)}"
+    return "" if until is None else f"timed in a busy moment, measured anew in {duration_until(until, now)}"
 
 
-def minutes_to(until: float, now: Callable[[], float] = time) -> str:
+def duration_until(until: float, now: Callable[[], float] = time) -> str:
     """How long it is until then, in words."""
     minutes = max(1, ceil((until - now()) / 60))
     return f"{minutes} minute{'s' * (minutes > 1)}"

@@ -78,11 +78,11 @@ def main() -> None:
     """
     output.allow_any_text()
     try:
-        app([options.decoded(argument) for argument in sys.argv[1:]], prog_name="specollama")
+        app([options.decode_terminal_text(argument) for argument in sys.argv[1:]], prog_name="specollama")
     except SpecollamaError as error:
         _fail(str(error), 2 if isinstance(error, UsageError) else 1)
     except OSError as error:  # a full disk, say; servers' failures are EndpointErrors
-        output.give_up_stdout()
+        output.discard_stdout()
         _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part), 1)
 
 

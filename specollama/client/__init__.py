@@ -23,8 +23,8 @@ from pydantic import BaseModel
 from specollama.client import portal
 from specollama.config import trust
 from specollama.config.loading import Config
-from specollama.errors import EndpointError, Fault, SpecollamaError, Unreachable
-from specollama.pairs.answer import Answer
+from specollama.errors import ApiError, EndpointError, SpecollamaError, Unreachable
+from specollama.pairs.answer import PairResponse
 from specollama.pairs.pool import PairPool
 
 _SPECULATED = {"/api/chat": True, "/api/generate": False}  # whether it is a chat
@@ -96,7 +96,7 @@ class Client(ollama.Client):
     def close(self) -> None:
         super().close()  # type: ignore[no-untyped-call]
         if self._opened:
-            portal.run(self._pool.__aexit__(None, None, None))
+            portal.run_sync(self._pool.__aexit__(None, None, None))
             self._opened = False
 
     @overload  # type: ignore[override]
@@ -149,7 +149,7 @@ class Client(ollama.Client):
             return super()._request(_OURS.get(cls, cls), *args, stream=stream, **kwargs)
         with self._opening:
             if not self._opened:
-                portal.run(self._pool.__aenter__())
+                portal.run_sync(self._pool.__aenter__())
                 self._opened = True
         replies = _replies(answer, _OURS[cls])
         return replies if stream else _only(replies)
@@ -247,15 +247,15 @@ def _place(host: str | None, config: Config, kwargs: dict[str, Any]) -> dict[str
     return {"host": endpoint.url, **kwargs, "headers": {**headers, **(kwargs.get("headers") or {})}}
 
 
-def _answer(pool: PairPool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Answer | None:
+def _answer(pool: PairPool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> PairResponse | None:
     """What answers the request, if it is one that a pair is to answer."""
     chat, body = _SPECULATED.get(args[1]) if len(args) > 1 else None, kwargs.get("json")
     opened = pool.find(body.get("model")) if chat is not None and body else None
-    return None if opened is None or chat is None or body is None else Answer(opened, body, chat)
+    return None if opened is None or chat is None or body is None else PairResponse(opened, body, chat)
 
 
-def _replies(answer: Answer, kind: type[BaseModel]) -> Generator[Any, None, None]:
-    with _as_ollama_raises(), closing(portal.iterate(answer.chunks())) as chunks:
+def _replies(answer: PairResponse, kind: type[BaseModel]) -> Generator[Any, None, None]:
+    with _as_ollama_raises(), closing(portal.iterate_sync(answer.chunks())) as chunks:
         for chunk in chunks:
             yield kind(**chunk)
 
@@ -266,7 +266,7 @@ def _only(replies: Generator[Any, None, None]) -> Any:
     return reply
 
 
-async def _async_replies(answer: Answer, kind: type[BaseModel]) -> AsyncGenerator[Any, None]:
+async def _async_replies(answer: PairResponse, kind: type[BaseModel]) -> AsyncGenerator[Any, None]:
     with _as_ollama_raises():
         async with aclosing(answer.chunks()) as chunks:
             async for chunk in chunks:
@@ -283,7 +283,7 @@ def _as_ollama_raises() -> Iterator[None]:
         raise ollama.ResponseError(error.said or str(error), error.status) from error
     except SpecollamaError as error:
         raise ollama.ResponseError(str(error), 500) from error
-    except Fault as fault:
+    except ApiError as fault:
         raise ollama.ResponseError(fault.text, fault.status) from fault
 
 

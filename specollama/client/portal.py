@@ -19,7 +19,7 @@ _loop: asyncio.AbstractEventLoop | None = None
 _thread: threading.Thread | None = None
 
 
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
+def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     """Its result. What interrupts the wait, Ctrl-C say, cancels it."""
     future = asyncio.run_coroutine_threadsafe(coroutine, _running())
     try:
@@ -28,17 +28,17 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
         future.cancel()
 
 
-def iterate(generator: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+def iterate_sync(generator: AsyncGenerator[T, None]) -> Generator[T, None, None]:
     """Its items. Left early, it is closed before this returns.
 
     One task drives it from beginning to end, since a generator's time limits belong to the task that entered them; it
     goes one item ahead at most.
     """
     queue: asyncio.Queue[tuple[bool, Any]] = asyncio.Queue(maxsize=1)
-    task = run(_started(generator, queue))
+    task = run_sync(_started(generator, queue))
     try:
         while True:
-            item, value = run(queue.get())
+            item, value = run_sync(queue.get())
             if item:
                 yield value
             elif value is None:
@@ -47,7 +47,7 @@ def iterate(generator: AsyncGenerator[T, None]) -> Generator[T, None, None]:
                 raise value
     finally:
         if not sys.is_finalizing():  # then the thread stands still, and the end of the process closes all connections
-            run(_ended(task))
+            run_sync(_ended(task))
 
 
 async def _started(generator: AsyncGenerator[T, None], queue: asyncio.Queue[tuple[bool, Any]]) -> asyncio.Task[None]:

@@ -15,10 +15,10 @@ from specollama.errors import ConfigError
 DEFAULT_PORT = "11434"
 DEFAULT_HOST = "127.0.0.1"
 SCHEME_PORTS = {"http": "80", "https": "443"}
-HIDDEN = "(not shown)"
+REDACTED = "(not shown)"
 
 
-class Reaching(TypedDict):
+class ConnectionSettings(TypedDict):
     """How a server is reached."""
 
     token: str | None
@@ -45,7 +45,7 @@ class Endpoint:
     def __str__(self) -> str:
         return f"{self.url} (set by {self.source})"
 
-    def reaching(self, environ: Mapping[str, str]) -> Reaching:
+    def connection_settings(self, environ: Mapping[str, str]) -> ConnectionSettings:
         """What a client of its server is made with, beside the URL. Raises ConfigError as `token` does."""
         return {
             "token": self.token(environ),
@@ -81,19 +81,19 @@ def resolve_host(environ: Mapping[str, str]) -> Endpoint:
     try:
         return Endpoint(url=_url(given, lenient=True), source=source)
     except ValueError as fault:
-        value = HIDDEN if "@" in given else shown(given)
+        value = REDACTED if "@" in given else redacted(given)
         raise ConfigError(f"OLLAMA_HOST = {value}: {fault}") from None
 
 
 def server_url(text: str) -> str:
     """The base URL for `host`, `host:port` (Ollama's port when left out) or a URL (its scheme's port).
 
-    Raises ValueError saying what is wrong; the text may hold a password, so show it by `shown` only.
+    Raises ValueError saying what is wrong; the text may hold a password, so show it by `redacted` only.
     """
     return _url(text.strip(), lenient=False)
 
 
-def apart(one: str, other: str) -> bool:
+def on_different_machines(one: str, other: str) -> bool:
     """Whether two base URLs are of different machines, as far as their names tell; this one has several."""
     hosts = {"this" if _of_this_machine(host) else host for host in (urlsplit(one).hostname, urlsplit(other).hostname)}
     return len(hosts) > 1
@@ -103,10 +103,10 @@ def _of_this_machine(host: str | None) -> bool:
     return host is None or host == "localhost" or (_is_ip(host) and ip_address(host).is_loopback)
 
 
-def shown(value: object) -> str:
+def redacted(value: object) -> str:
     """A value as it may stand in a message: short, and without what may be a password."""
     if isinstance(value, Mapping) or (isinstance(value, str) and re.search(r"(://|@).*@", value)):
-        return HIDDEN
+        return REDACTED
     text = str(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 80 else text[:79] + "…"
 
@@ -122,7 +122,7 @@ def _url(text: str, *, lenient: bool) -> str:
         raise ValueError("must be a host or a URL, as tower:11434 or https://tower/ollama")
     if not re.fullmatch(r"[+-]?[0-9]{1,9}", port) or not 0 <= int(port) <= 65535:
         if not lenient:
-            raise ValueError(f"{shown(port)} is no port; it must be a number from 0 to 65535")
+            raise ValueError(f"{redacted(port)} is no port; it must be a number from 0 to 65535")
         port = default_port
     path = quote(path.strip("/"), safe="/%:@!$&'()*+,;=~")
     return f"{scheme}://{_connectable(host)}:{int(port)}" + (f"/{path}" if path else "")
@@ -155,7 +155,7 @@ def _connectable(host: str) -> str:
         return DEFAULT_HOST
     if not _is_ip(host):
         if not re.fullmatch(r"[\w.-]+", host):
-            raise ValueError(f"{shown(host)} is no host; give a name or an IP address, as tower:11434")
+            raise ValueError(f"{redacted(host)} is no host; give a name or an IP address, as tower:11434")
         return host
     address = ip_address(host)
     if address.version == 4:
@@ -171,7 +171,7 @@ def _is_ip(text: str) -> bool:
     return True
 
 
-def local_port(url: str) -> int | None:
+def loopback_port(url: str) -> int | None:
     """The port of a server on this machine's loopback; None for any other server."""
     _, _, rest = url.partition("://")
     host, _, port = rest.partition("/")[0].rpartition(":")

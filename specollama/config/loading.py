@@ -13,12 +13,12 @@ from typing import NoReturn, Unpack
 import platformdirs
 
 from specollama.config.endpoints import Endpoint, parse_model_at, resolve_host, server_url
-from specollama.config.schema import ConfigTable, ModelTable, PairTable, listed, nearest
-from specollama.config.settings import FLAGS, NATIVE, DraftRef, FileRef, Lookup, ModelRef, Overrides, PairSettings
-from specollama.config.validation import Place, validated
+from specollama.config.schema import ConfigTable, ModelTable, PairTable, join_names, suggest_names
+from specollama.config.settings import FLAGS, NATIVE, DraftRef, FileRef, ModelRef, Overrides, PairSettings, PromptLookup
+from specollama.config.validation import ConfigLocation, validate_table
 from specollama.errors import ConfigError, one_line
 from specollama.pairs import toml
-from specollama.spec_decode.types import Api
+from specollama.spec_decode.types import ServerApi
 
 LOCAL_NAME = "specollama.pairs.toml"
 
@@ -42,21 +42,21 @@ class Config:
         name = self._default() if name is None else name
         if name not in self.table.pairs:
             self._unknown_pair(name)
-        return _with_tokens(self._settings(name, environ), environ)
+        return _check_tokens(self._settings(name, environ), environ)
 
     def model_at(self, text: str, flag: str, environ: Mapping[str, str]) -> DraftRef:
         """The model that a flag ("target", "draft") gives as `MODEL`, `MODEL@SERVER`, `FILE.gguf` or `lookup`.
 
         The server: a URL, `host`, `host:port` or the name of an endpoint. Raises UsageError naming the flag.
         """
-        return self._written(text, FLAGS.at(flag), environ)
+        return self._parse_model(text, FLAGS.with_keys(flag), environ)
 
-    def check(self) -> None:
+    def validate(self) -> None:
         """Raises ConfigError at the first name that stands for nothing and at a pair that can't be run."""
         default = self.table.default_pair
         if default is not None and default not in self.table.pairs:
-            words = f"no such pair{nearest(default, self.table.pairs)}"
-            Place(self.file, ("default_pair",)).refuse(words, default)
+            words = f"no such pair{suggest_names(default, self.table.pairs)}"
+            ConfigLocation(self.file, ("default_pair",)).fail(words, default)
         self.default_endpoint({})
         for name in self.table.pairs:
             self._settings(name, {})
@@ -66,84 +66,84 @@ class Config:
         name = self.table.serve.endpoint
         if name is None:
             return resolve_host(environ)
-        return self._endpoint(name, Place(self.file, ("serve", "endpoint")), name)
+        return self._endpoint(name, ConfigLocation(self.file, ("serve", "endpoint")), name)
 
     def endpoints(self) -> list[Endpoint]:
         """Those that have a name in the file."""
-        return [self._endpoint(name, Place(self.file), name) for name in self.table.endpoints]
+        return [self._endpoint(name, ConfigLocation(self.file), name) for name in self.table.endpoints]
 
     def _settings(self, name: str, environ: Mapping[str, str]) -> PairSettings:
         table: PairTable = self.table.pairs[name]
-        place = Place(self.file, ("pairs", name))
-        target = self._model(table.target, place.at("target"), environ)
-        if isinstance(target, Lookup):
-            place.at("target").refuse("lookup is a drafter, not a model", str(target))
-        drafts = tuple(self._draft(draft, place.at("draft"), environ) for draft in table.draft)
-        native = self._server(table.native, place.at("native")) if table.native else NATIVE
-        return PairSettings(name=name, target=target, drafts=drafts, native=native).tuned(table).checked(place)
+        place = ConfigLocation(self.file, ("pairs", name))
+        target = self._model(table.target, place.with_keys("target"), environ)
+        if isinstance(target, PromptLookup):
+            place.with_keys("target").fail("lookup is a drafter, not a model", str(target))
+        drafts = tuple(self._draft(draft, place.with_keys("draft"), environ) for draft in table.draft)
+        native = self._server(table.native, place.with_keys("native")) if table.native else NATIVE
+        return PairSettings(name=name, target=target, drafts=drafts, native=native).with_tuning(table).validated(place)
 
-    def _draft(self, table: ModelTable, place: Place, environ: Mapping[str, str]) -> DraftRef:
-        if table.api not in (None, Api.OLLAMA):
-            place.at("api").refuse("a draft model is Ollama's, or a file, or lookup", str(table.api))
+    def _draft(self, table: ModelTable, place: ConfigLocation, environ: Mapping[str, str]) -> DraftRef:
+        if table.api not in (None, ServerApi.OLLAMA):
+            place.with_keys("api").fail("a draft model is Ollama's, or a file, or lookup", str(table.api))
         if isinstance(table.endpoint, list):
-            place.at("endpoint").refuse("a draft model has one endpoint", str(table.endpoint))
+            place.with_keys("endpoint").fail("a draft model has one endpoint", str(table.endpoint))
         return self._model(table, place, environ)
 
-    def _model(self, table: ModelTable, place: Place, environ: Mapping[str, str]) -> DraftRef:
+    def _model(self, table: ModelTable, place: ConfigLocation, environ: Mapping[str, str]) -> DraftRef:
         if table.path is not None:
-            return FileRef(self._beside(table.path))
+            return FileRef(self._resolve_path(table.path))
         if table.endpoint is None:
-            return self._written(table.model, place.at("model"), environ)
+            return self._parse_model(table.model, place.with_keys("model"), environ)
         if "@" in table.model:
             words = "the model names a server already; leave one of the two out"
-            place.at("endpoint").refuse(words, str(table.endpoint))
+            place.with_keys("endpoint").fail(words, str(table.endpoint))
         names = table.endpoint if isinstance(table.endpoint, list) else [table.endpoint]
-        endpoint, *replicas = [self._endpoint(name, place.at("endpoint"), name) for name in names]
+        endpoint, *replicas = [self._endpoint(name, place.with_keys("endpoint"), name) for name in names]
         if table.api is not None:
             return ModelRef(table.model, endpoint, table.api, tuple(replicas))
         if replicas:
-            place.at("endpoint").refuse("several endpoints are for engines that score: give api, too", str(names))
-        return self._written(table.model, place.at("model"), environ, endpoint)
+            place.with_keys("endpoint").fail("several endpoints are for engines that score: give api, too", str(names))
+        return self._parse_model(table.model, place.with_keys("model"), environ, endpoint)
 
-    def _beside(self, path: str) -> Path:
+    def _resolve_path(self, path: str) -> Path:
         """A path that isn't absolute is meant from the file's own directory."""
         start = self.file.absolute().parent if self.file else Path.cwd()
         return start / os.path.expanduser(path)
 
-    def _written(
-        self, text: str, place: Place, environ: Mapping[str, str], endpoint: Endpoint | None = None
+    def _parse_model(
+        self, text: str, place: ConfigLocation, environ: Mapping[str, str], endpoint: Endpoint | None = None
     ) -> DraftRef:
-        if text == Lookup.LOOKUP.value and endpoint is None:
-            return Lookup.LOOKUP
+        if text == PromptLookup.LOOKUP.value and endpoint is None:
+            return PromptLookup.LOOKUP
         if text.lower().endswith(".gguf") and endpoint is None:
-            return FileRef(self._beside(text))
+            return FileRef(self._resolve_path(text))
         try:
             model, server = parse_model_at(text)
             if server is None:
                 return ModelRef(model, endpoint or resolve_host(environ))
             return ModelRef(model, self._server(server, place, text))
         except ValueError as fault:
-            place.refuse(str(fault), text)
+            place.fail(str(fault), text)
 
-    def _server(self, server: str, place: Place, text: str = "") -> Endpoint:
+    def _server(self, server: str, place: ConfigLocation, text: str = "") -> Endpoint:
         """An endpoint by its name, or a server by its address. `text`: what is shown of it when it is wrong."""
         if server in self.table.endpoints or self._resembles_endpoint(server):
             return self._endpoint(server, place, text or server)
         try:
             return Endpoint(url=server_url(server), source=str(place))
         except ValueError as fault:
-            place.refuse(str(fault), text or server)
+            place.fail(str(fault), text or server)
 
     def _resembles_endpoint(self, server: str) -> bool:
         """A bare word is a host, unless it looks like a misspelt endpoint."""
         bare = re.fullmatch(r"[A-Za-z0-9_-]+", server)
         return bool(bare and difflib.get_close_matches(server, self.table.endpoints))
 
-    def _endpoint(self, name: str, place: Place, value: str) -> Endpoint:
+    def _endpoint(self, name: str, place: ConfigLocation, value: str) -> Endpoint:
         if (table := self.table.endpoints.get(name)) is None:
             host = f" (a host of that name: {name}:11434)" if value != name else ""
-            place.refuse(f"no endpoint {name} is defined{nearest(name, self.table.endpoints)}{host}", value)
-        source = str(Place(self.file, ("endpoints", name, "url")))
+            place.fail(f"no endpoint {name} is defined{suggest_names(name, self.table.endpoints)}{host}", value)
+        source = str(ConfigLocation(self.file, ("endpoints", name, "url")))
         return Endpoint(name=name, source=source, **table.model_dump())
 
     def _default(self) -> str:
@@ -151,14 +151,14 @@ class Config:
         if self.table.default_pair is not None or len(pairs) == 1:
             return self.table.default_pair or pairs[0]
         if pairs:
-            choose = f'name one of {listed(pairs)}, or set default_pair = "{pairs[0]}"'
+            choose = f'name one of {join_names(pairs)}, or set default_pair = "{pairs[0]}"'
             raise ConfigError(one_line(f"{self.file}: there is no default pair; {choose}"))
         raise ConfigError(one_line(f"no pair is given: {_first_steps(self.file)}"))
 
     def _unknown_pair(self, name: str) -> NoReturn:
         if not self.table.pairs:
             raise ConfigError(one_line(f"there is no pair {name}: {_first_steps(self.file)}"))
-        raise ConfigError(one_line(f"{self.file}: there is no pair {name}{nearest(name, self.table.pairs)}"))
+        raise ConfigError(one_line(f"{self.file}: there is no pair {name}{suggest_names(name, self.table.pairs)}"))
 
 
 def adhoc_pair(
@@ -173,11 +173,11 @@ def adhoc_pair(
     Raises UsageError naming the flag, ConfigError when a variable that holds a token isn't set.
     """
     chosen = replace(config, file=None).model_at(target, "target", environ)
-    if isinstance(chosen, Lookup):
-        FLAGS.at("target").refuse("lookup is a drafter, not a model", target)
+    if isinstance(chosen, PromptLookup):
+        FLAGS.with_keys("target").fail("lookup is a drafter, not a model", target)
     drafts = () if draft is None else (replace(config, file=None).model_at(draft, "draft", environ),)
     settings = PairSettings(name=None, target=chosen, drafts=drafts)
-    return _with_tokens(settings.override(**flags), environ)
+    return _check_tokens(settings.with_overrides(**flags), environ)
 
 
 def find_config(explicit: Path | None, environ: Mapping[str, str], cwd: Path) -> Path | None:
@@ -214,12 +214,12 @@ def read_config(path: Path) -> bytes:
 
 def parse_config(path: Path, raw: bytes, *, named: bool = True) -> Config:
     """The configuration that the bytes of a file are. Raises ConfigError at the first fault."""
-    config = Config(path, validated(ConfigTable, toml.parsed(path, raw), Place(path)), named)
-    config.check()
+    config = Config(path, validate_table(ConfigTable, toml.parsed(path, raw), ConfigLocation(path)), named)
+    config.validate()
     return config
 
 
-def _with_tokens(settings: PairSettings, environ: Mapping[str, str]) -> PairSettings:
+def _check_tokens(settings: PairSettings, environ: Mapping[str, str]) -> PairSettings:
     for model in (settings.target, *settings.drafts):
         if isinstance(model, ModelRef):
             for endpoint in model.endpoints:

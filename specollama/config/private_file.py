@@ -12,7 +12,7 @@ Overwrite = Callable[[Path], bool]
 """Whether a file that is there may be written over."""
 
 
-def write(file: Path, text: str) -> None:
+def write_private(file: Path, text: str) -> None:
     """Write it in place of what the file had. A new file is its owner's alone; one that is there keeps its mode.
 
     Raises OSError.
@@ -31,7 +31,7 @@ def write_new(file: Path, text: str, overwrite: Overwrite, *, force: str) -> Non
     except FileExistsError:
         if (file.is_file() or file.is_symlink()) and not overwrite(file):
             raise UsageError(one_line(f"{file}: exists; name another file, or {force} writes over it")) from None
-        write(file, text)
+        write_private(file, text)
     else:
         _put(descriptor, text)
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidato
 from pydantic_core import PydanticCustomError
 
 from specollama.config.endpoints import server_url
-from specollama.spec_decode.types import Api, Route, Rule
+from specollama.spec_decode.types import AcceptanceMethod, Route, ServerApi
 
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 SECRET = re.compile(r"token|secret|pass|key|auth", re.IGNORECASE)
@@ -23,7 +23,7 @@ SECONDS = re.compile(r"[+-]?\d+\.?\d*")
 DURATION = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+")  # Go's, without its bare "0"
 
 
-def misfit(words: str, key: str | None = None) -> PydanticCustomError:
+def table_error(words: str, key: str | None = None) -> PydanticCustomError:
     """What a table's own check raises; `key`: of the table, that the fault lies in."""
     return PydanticCustomError("fault", "{words}", {"words": words, "key": key})
 
@@ -35,9 +35,9 @@ def _must(words: str, check: Callable[[Any], bool] = lambda value: True) -> Wrap
         try:
             value = handler(value)
         except ValidationError:
-            raise misfit(f"must be {words}") from None
+            raise table_error(f"must be {words}") from None
         if value is not None and not check(value):
-            raise misfit(f"must be {words}")
+            raise table_error(f"must be {words}")
         return value
 
     return WrapValidator(validate)
@@ -48,10 +48,10 @@ def _named(kind: str) -> WrapValidator:
 
     def validate(value: Any, handler: Callable[[Any], Any]) -> Any:
         if not isinstance(value, dict):
-            raise misfit(f"must be tables, each headed [{kind}.NAME]")
+            raise table_error(f"must be tables, each headed [{kind}.NAME]")
         for name in value:
             if not NAME.fullmatch(name):
-                raise misfit("a name may hold letters, digits, '.', '_' and '-' only", name)
+                raise table_error("a name may hold letters, digits, '.', '_' and '-' only", name)
         return handler(value)
 
     return WrapValidator(validate)
@@ -63,9 +63,9 @@ def _server(value: Any, handler: Callable[[Any], str]) -> str:
             raise ValueError("must begin with http:// or https://, as http://tower:11434")
         return server_url(value)
     except ValidationError:
-        raise misfit("must be a URL, as http://tower:11434") from None
+        raise table_error("must be a URL, as http://tower:11434") from None
     except ValueError as fault:
-        raise misfit(str(fault)) from None
+        raise table_error(str(fault)) from None
 
 
 class Table(BaseModel):
@@ -78,18 +78,18 @@ class Table(BaseModel):
     @classmethod
     def _check_keys(cls, data: Any) -> Any:
         if not isinstance(data, dict):
-            raise misfit(f"must be a table; allowed in it: {listed(cls.model_fields)}")
+            raise table_error(f"must be a table; allowed in it: {join_names(cls.model_fields)}")
         for key in data:
             if key not in cls.model_fields:
-                raise misfit(f"unknown {cls.key_word}{nearest(key, cls.model_fields)}", key)
+                raise table_error(f"unknown {cls.key_word}{suggest_names(key, cls.model_fields)}", key)
         for key, info in cls.model_fields.items():
             if info.is_required() and key not in data:
-                raise misfit(f"missing; give it as {key} = {(info.examples or ['...'])[0]}", key)
+                raise table_error(f"missing; give it as {key} = {(info.examples or ['...'])[0]}", key)
         return data
 
 
 Number = Annotated[float | None, _must("a number")]
-Whole = Annotated[int | None, _must("a whole number")]
+WholeNumber = Annotated[int | None, _must("a whole number")]
 Seconds = Annotated[float, _must("a number of seconds above 0", lambda value: value > 0)]
 
 
@@ -98,25 +98,25 @@ class OptionsTable(Table):
 
     key_word: ClassVar[str] = "option"
     temperature: Number = None
-    top_k: Whole = None
+    top_k: WholeNumber = None
     top_p: Number = None
     min_p: Number = None
     typical_p: Number = None
-    repeat_last_n: Whole = None
+    repeat_last_n: WholeNumber = None
     repeat_penalty: Number = None
     presence_penalty: Number = None
     frequency_penalty: Number = None
-    seed: Whole = None
-    num_predict: Whole = None
-    num_keep: Whole = None
+    seed: WholeNumber = None
+    num_predict: WholeNumber = None
+    num_keep: WholeNumber = None
     stop: Annotated[list[str] | None, _must('a list of texts, as ["END"]')] = None
-    num_ctx: Whole = None
-    num_batch: Whole = None
-    num_gpu: Whole = None
-    main_gpu: Whole = None
+    num_ctx: WholeNumber = None
+    num_batch: WholeNumber = None
+    num_gpu: WholeNumber = None
+    main_gpu: WholeNumber = None
     use_mmap: Annotated[bool | None, _must("true or false")] = None
-    num_thread: Whole = None
-    draft_num_predict: Whole = None
+    num_thread: WholeNumber = None
+    draft_num_predict: WholeNumber = None
 
 
 class EndpointTable(Table):
@@ -137,17 +137,17 @@ class ModelTable(Table):
         str | list[str] | None,
         _must("the name of an endpoint, or a list of such names", lambda names: names != []),
     ] = None
-    api: Annotated[Api | None, Field(strict=False), _must("one of " + ", ".join(Api))] = None
+    api: Annotated[ServerApi | None, Field(strict=False), _must("one of " + ", ".join(ServerApi))] = None
     path: Annotated[str | None, _must("a GGUF file, as ~/models/qwen.gguf")] = None
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:
         if self.path is None and not self.model:
-            raise misfit('missing; give it as model = "qwen2.5-coder:32b", or path = "FILE.gguf"', "model")
+            raise table_error('missing; give it as model = "qwen2.5-coder:32b", or path = "FILE.gguf"', "model")
         if self.path is not None and (self.model or self.endpoint or self.api):
-            raise misfit("a file has no model's name, no endpoint and no api; leave them out", "path")
+            raise table_error("a file has no model's name, no endpoint and no api; leave them out", "path")
         if self.api is not None and self.endpoint is None:
-            raise misfit("an api belongs to an endpoint; give that, too", "api")
+            raise table_error("an api belongs to an endpoint; give that, too", "api")
         return self
 
 
@@ -172,10 +172,10 @@ class TuningTable(Table):
     ] = "auto"
     route: Annotated[Route, Field(strict=False), _must("one of " + ", ".join(Route))] = Route.AUTO
     rule: Annotated[
-        Rule,
+        AcceptanceMethod,
         Field(strict=False),
-        _must("one of auto, rejection, match", lambda value: value is not Rule.GREEDY),
-    ] = Rule.AUTO
+        _must("one of auto, rejection, match", lambda value: value is not AcceptanceMethod.GREEDY),
+    ] = AcceptanceMethod.AUTO
     lanes: Annotated[int | None, _must("a whole number, 1 or more", lambda value: value >= 1)] = None
     keep_alive: Annotated[
         str | float | None,
@@ -254,11 +254,11 @@ class ConfigTable(Table):
     pairs: Annotated[dict[str, PairTable], _named("pairs")] = {}
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def suggest_names(name: str, names: Iterable[str]) -> str:
     """How a message goes on after an unknown name."""
     near = difflib.get_close_matches(name, names := list(names), n=1)
-    return (f", did you mean {near[0]}?" if near else ";") + f" allowed: {listed(names)}"
+    return (f", did you mean {near[0]}?" if near else ";") + f" allowed: {join_names(names)}"
 
 
-def listed(names: Iterable[str]) -> str:
+def join_names(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"

@@ -13,10 +13,10 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from specollama.config.endpoints import Endpoint
 from specollama.config.schema import TuningTable
-from specollama.config.validation import Place, validated
-from specollama.spec_decode.types import Api, Route, Rule
+from specollama.config.validation import ConfigLocation, validate_table
+from specollama.spec_decode.types import AcceptanceMethod, Route, ServerApi
 
-FLAGS = Place()
+FLAGS = ConfigLocation()
 NATIVE = Endpoint(url="http://127.0.0.1:11436", source="default")
 """Where `specollama native` serves, unless told otherwise."""
 
@@ -31,7 +31,7 @@ class ModelRef:
 
     model: str
     endpoint: Endpoint
-    api: Api | None = None
+    api: ServerApi | None = None
     replicas: tuple[Endpoint, ...] = ()
 
     @property
@@ -39,9 +39,9 @@ class ModelRef:
         return (self.endpoint, *self.replicas)
 
     @property
-    def scored(self) -> bool:
+    def is_scoring_engine(self) -> bool:
         """Whether it is served by an engine that isn't Ollama, as far as the configuration says."""
-        return self.api not in (None, Api.OLLAMA)
+        return self.api not in (None, ServerApi.OLLAMA)
 
     def __str__(self) -> str:
         return self.model
@@ -62,7 +62,7 @@ class FileRef:
         return self.model
 
 
-class Lookup(Enum):
+class PromptLookup(Enum):
     """Drafting without a model: what followed the same words before."""
 
     LOOKUP = "lookup"
@@ -71,12 +71,12 @@ class Lookup(Enum):
         return self.value
 
 
-DraftRef = ModelRef | FileRef | Lookup
+DraftRef = ModelRef | FileRef | PromptLookup
 
 
-def ollama_of(model: DraftRef) -> Endpoint | None:
+def ollama_endpoint(model: DraftRef) -> Endpoint | None:
     """The Ollama that serves a model, as far as the configuration says; None for a file and for another engine's."""
-    return model.endpoint if isinstance(model, ModelRef) and not model.scored else None
+    return model.endpoint if isinstance(model, ModelRef) and not model.is_scoring_engine else None
 
 
 class Overrides(TypedDict, total=False):
@@ -84,7 +84,7 @@ class Overrides(TypedDict, total=False):
 
     lookahead: int | Sequence[int] | str | None
     route: Route | str | None
-    rule: Rule | str | None
+    rule: AcceptanceMethod | str | None
     lanes: int | None
     keep_alive: float | str | None
     kv_type: str | None
@@ -103,7 +103,7 @@ class PairSettings:
     drafts: tuple[DraftRef, ...] = ()  # empty only with the route plain
     lookahead: int | tuple[int, ...] | Literal["auto"] = "auto"  # tokens drafted in a round; several: round by round
     route: Route = Route.AUTO
-    rule: Rule = Rule.AUTO
+    rule: AcceptanceMethod = AcceptanceMethod.AUTO
     lanes: int | None = None  # concurrent requests the target works on at once; None: not known
     keep_alive: float | str | None = None  # a number: seconds; None: the server's own
     kv_type: str | None = None  # of the cache of models opened in process; None: 16 bits
@@ -119,40 +119,42 @@ class PairSettings:
         return next((draft for draft in self.drafts if isinstance(draft, ModelRef)), None)
 
     @property
-    def looks_up(self) -> bool:
+    def uses_lookup(self) -> bool:
         """Whether what was written before is proposed again: as it is set, else beside the only drafter."""
-        return Lookup.LOOKUP in self.drafts or len(self.drafts) == 1
+        return PromptLookup.LOOKUP in self.drafts or len(self.drafts) == 1
 
     @property
-    def looks_up_alone(self) -> bool:
+    def uses_lookup_alone(self) -> bool:
         """Whether that is asked for, and no draft model that a server has."""
-        return Lookup.LOOKUP in self.drafts and self.draft is None
+        return PromptLookup.LOOKUP in self.drafts and self.draft is None
 
-    def override(self, **flags: Unpack[Overrides]) -> PairSettings:
+    def with_overrides(self, **flags: Unpack[Overrides]) -> PairSettings:
         """The settings with what the flags give in place; options are merged by name.
 
         Raises UsageError naming the flag.
         """
         given = {name: value for name, value in flags.items() if value is not None}
-        return self.tuned(validated(TuningTable, given, FLAGS)).checked(FLAGS)
+        return self.with_tuning(validate_table(TuningTable, given, FLAGS)).validated(FLAGS)
 
-    def tuned(self, tuning: TuningTable) -> PairSettings:
+    def with_tuning(self, tuning: TuningTable) -> PairSettings:
         given = tuning.given()
         return replace(self, **{**given, "options": {**self.options, **given.get("options", {})}})
 
-    def checked(self, place: Place) -> PairSettings:
+    def validated(self, place: ConfigLocation) -> PairSettings:
         """Itself; raises ConfigError or UsageError when there is no draft but the route wants one."""
         if not self.drafts and self.route is not Route.PLAIN:
             flags = place.file is None
             form = "--draft MODEL" if flags else 'draft = { model = "qwen2.5-coder:0.5b" }'
             plain = "--route plain" if flags else 'route = "plain"'
-            place.at("draft").refuse(f"missing; give it as {form}, or {plain}, which drafts nothing")
-        if isinstance(self.target, ModelRef) and self.target.scored:
+            place.with_keys("draft").fail(f"missing; give it as {form}, or {plain}, which drafts nothing")
+        if isinstance(self.target, ModelRef) and self.target.is_scoring_engine:
             if self.route not in (Route.AUTO, Route.SCORING, Route.PLAIN):
                 words = f"a target of {self.target.api} is verified there: auto, scoring or plain"
-                place.at("route").refuse(words, str(self.route))
-        elif self.route is Route.SCORING and isinstance(self.target, ModelRef) and self.target.api is Api.OLLAMA:
-            place.at("route").refuse("Ollama's API can't score given tokens: auto, local or lanes", str(self.route))
+                place.with_keys("route").fail(words, str(self.route))
+        elif self.route is Route.SCORING and isinstance(self.target, ModelRef) and self.target.api is ServerApi.OLLAMA:
+            place.with_keys("route").fail(
+                "Ollama's API can't score given tokens: auto, local or lanes", str(self.route)
+            )
         if isinstance(self.target, FileRef) and self.route not in (Route.AUTO, Route.LOCAL, Route.PLAIN):
-            place.at("route").refuse("a file is opened in process: auto, local or plain", str(self.route))
+            place.with_keys("route").fail("a file is opened in process: auto, local or plain", str(self.route))
         return self

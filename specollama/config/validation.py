@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 
 from pydantic import ValidationError
 
-from specollama.config.endpoints import HIDDEN, shown
+from specollama.config.endpoints import REDACTED, redacted
 from specollama.config.schema import SECRET, EndpointTable, Table
 from specollama.errors import ConfigError, UsageError, one_line
 
@@ -18,23 +18,23 @@ T = TypeVar("T", bound="Table")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ConfigLocation:
     """Where a setting was written: a path of keys in a file, or (no file) a flag of the command line."""
 
     file: Path | None = None
     keys: tuple[str, ...] = ()
 
-    def at(self, *keys: str) -> Place:
+    def with_keys(self, *keys: str) -> ConfigLocation:
         return replace(self, keys=(*self.keys, *keys))
 
     def __str__(self) -> str:
         if self.file is None:
             return "--" + self.keys[-1].replace("_", "-")
-        return f"{self.file}: {dotted(*self.keys)}" if self.keys else str(self.file)
+        return f"{self.file}: {dotted_key(*self.keys)}" if self.keys else str(self.file)
 
-    def refuse(self, words: str, value: object = None) -> NoReturn:
+    def fail(self, words: str, value: object = None) -> NoReturn:
         """Raises ConfigError (for a flag UsageError). A value that may be a secret is left out."""
-        given = "" if value is None else f" = {HIDDEN if self._secret else shown(value)}"
+        given = "" if value is None else f" = {REDACTED if self._secret else redacted(value)}"
         error = UsageError if self.file is None else ConfigError
         raise error(one_line(f"{self}{given}: {words}")) from None
 
@@ -45,12 +45,12 @@ class Place:
         return unknown or bool(self.keys and SECRET.search(self.keys[-1]))
 
 
-def dotted(*keys: str) -> str:
+def dotted_key(*keys: str) -> str:
     """A path of keys as TOML writes it: a name with a dot in it is quoted."""
-    return ".".join(key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else shown(key) for key in keys)
+    return ".".join(key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else redacted(key) for key in keys)
 
 
-def validated(table: type[T], data: Mapping[str, Any], place: Place) -> T:
+def validate_table(table: type[T], data: Mapping[str, Any], place: ConfigLocation) -> T:
     """The table; its first fault is raised as from the place."""
     try:
         return table.model_validate(data)
@@ -58,7 +58,7 @@ def validated(table: type[T], data: Mapping[str, Any], place: Place) -> T:
         first = error.errors()[0]
     context = first.get("ctx", {})
     keys, value = _as_written([key for key in (*first["loc"], context.get("key")) if key is not None], data)
-    place.at(*keys).refuse(context.get("words", first["msg"]), value)
+    place.with_keys(*keys).fail(context.get("words", first["msg"]), value)
 
 
 def _as_written(keys: Iterable[str | int], data: Any) -> tuple[list[str], Any]:

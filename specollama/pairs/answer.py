@@ -10,43 +10,43 @@ from typing import TYPE_CHECKING, Any
 
 from specollama.backends.ollama.schema import Reply
 from specollama.config.settings import ModelRef, Overrides
-from specollama.errors import Fault, SpecollamaError, UsageError
-from specollama.pairs.ollama_request import Sorted, for_target, sort_out
-from specollama.pairs.ollama_response import Writer, joined
+from specollama.errors import ApiError, SpecollamaError, UsageError
+from specollama.pairs.ollama_request import ParsedRequest, parse_request, upstream_body
+from specollama.pairs.ollama_response import ReplyWriter, join_replies
 from specollama.pairs.pair import AnyPlan, Pair
-from specollama.pairs.pool import OpenPair
+from specollama.pairs.pool import PairEntry
 from specollama.pairs.report import stats_object
-from specollama.pairs.routes.lanes import Plan
+from specollama.pairs.routes.lanes import OllamaPlan
 from specollama.pairs.routes.local import LocalPlan
-from specollama.pairs.slots import Lanes
+from specollama.pairs.slots import SlotPool
 from specollama.spec_decode.events import Done, Event, Status, Text, ToolCalls
 from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import DoneReason, Origin, Route
 
 if TYPE_CHECKING:
-    from specollama.pairs.trace.recorder import Recorder
+    from specollama.pairs.trace.recorder import TraceRecorder
 
 Chunk = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Answer:
+class PairResponse:
     """The answer to a request to /api/chat (`chat`) or /api/generate, for a pair.
 
     `stats` are the reply's counters: route and reason are known once the first chunk has come, the rest at the end.
     """
 
-    opened: OpenPair
+    entry: PairEntry
     body: Mapping[str, Any]
     chat: bool
     stats: Stats = field(default_factory=Stats)
     _began: int = field(default_factory=perf_counter_ns)
-    _recorder: Recorder | None = None
+    _recorder: TraceRecorder | None = None
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
         """Ollama's JSON objects, the last with the counters under `specollama`. Close it to stop all work.
 
-        Raises Fault for what is refused here, EndpointError when the target's server refuses or fails, another
+        Raises ApiError for what is refused here, EndpointError when the target's server refuses or fails, another
         SpecollamaError when a target that no server has can't be run.
         """
         with self._traced():
@@ -55,9 +55,9 @@ class Answer:
                     yield chunk
 
     async def _chunks(self) -> AsyncGenerator[Chunk, None]:
-        asked = sort_out(self.body, chat=self.chat)
-        pair = self._tuned(asked.overrides)
-        plan = await self._planned(pair, asked)
+        asked = parse_request(self.body, chat=self.chat)
+        pair = self._with_overrides(asked.overrides)
+        plan = await self._plan(pair, asked)
         reason = plan if isinstance(plan, str) else None
         if not isinstance(plan, str):
             async with aclosing(self._speculated(pair, plan)) as speculated:
@@ -66,30 +66,30 @@ class Answer:
                         reason = chunk
                         break
                     yield chunk
-        if reason is not None and pair.without_ollama:
+        if reason is not None and pair.is_without_ollama:
             yield self._without_server(reason)
         elif reason is not None:
             # The draw that was begun, not another: one that takes whatever comes would be biased.
-            seed = plan.first_seed if isinstance(plan, Plan) else None
+            seed = plan.first_seed if isinstance(plan, OllamaPlan) else None
             async with aclosing(self._plain(pair, reason, seed)) as plain:
                 async for chunk in plain:
                     yield chunk
 
     @property
-    def streams(self) -> bool:
+    def is_streaming(self) -> bool:
         return self.body.get("stream") is not False
 
     @contextmanager
     def _traced(self) -> Iterator[None]:
-        trace = self.opened.trace
+        trace = self.entry.trace
         if trace is None:
             yield
             return
-        self._recorder = trace.recorder(self.opened.settings, "/api/chat" if self.chat else "/api/generate")
+        self._recorder = trace.recorder(self.entry.settings, "/api/chat" if self.chat else "/api/generate")
         try:
             yield
         except SpecollamaError as error:
-            self._recorder.broke_off(str(error))
+            self._recorder.fail(str(error))
             raise
         finally:
             trace.add(self._recorder)
@@ -98,54 +98,54 @@ class Answer:
         if self._recorder:
             self._recorder.event(event)
 
-    def _tuned(self, overrides: Overrides) -> Pair:
+    def _with_overrides(self, overrides: Overrides) -> Pair:
         try:
-            return self.opened.pair.tuned(**overrides)
+            return self.entry.pair.with_overrides(**overrides)
         except UsageError as error:
-            raise Fault(400, str(error)) from error
+            raise ApiError(400, str(error)) from error
 
-    async def _planned(self, pair: Pair, asked: Sorted) -> AnyPlan | str:
-        if asked.ask is None:
+    async def _plan(self, pair: Pair, asked: ParsedRequest) -> AnyPlan | str:
+        if asked.input is None:
             return asked.obstacle or ""
         try:
-            plan = await pair.plan(asked.ask)
+            plan = await pair.make_plan(asked.input)
         except SpecollamaError as error:
-            if pair.without_ollama:
+            if pair.is_without_ollama:
                 raise
             return str(error)  # the target's own server may answer all the same
-        return self._busy(pair, plan) or plan
+        return self._busy_reason(pair, plan) or plan
 
-    def _busy(self, pair: Pair, plan: AnyPlan | str) -> str | None:
+    def _busy_reason(self, pair: Pair, plan: AnyPlan | str) -> str | None:
         """Why the reply would have to wait if it was speculated: better that the target's server writes it at once."""
-        if isinstance(plan, Plan) and plan.route is Route.LANES and not self.opened.lanes.free:
+        if isinstance(plan, OllamaPlan) and plan.route is Route.LANES and not self.entry.slots.has_room:
             return "the target's lanes are taken by other replies"
         served = isinstance(pair.settings.target, ModelRef)
-        if isinstance(plan, LocalPlan) and served and plan.opened.alone.locked():
+        if isinstance(plan, LocalPlan) and served and plan.models.reply_lock.locked():
             return "the models in process are at work on another reply"
         return None
 
     async def _speculated(self, pair: Pair, plan: AnyPlan) -> AsyncGenerator[Chunk | str, None]:
         """The chunks of a speculated reply, or a reason in place of them all."""
-        prepared, lanes = perf_counter_ns() - self._began, self.opened.lanes
+        prepared, lanes = perf_counter_ns() - self._began, self.entry.slots
         self.stats.route = plan.route
         replies: list[Reply] = []
-        with _taken(lanes, plan.route):
+        with _hold_slots(lanes, plan.route):
             async with aclosing(self._replies(pair, plan, prepared)) as events:
                 async for reply in events:
                     if isinstance(reply, str):
                         yield reply
                         return
-                    if self.streams:
-                        yield self._last(reply.body()) if reply.done else reply.body()
+                    if self.is_streaming:
+                        yield self._with_counters(reply.body()) if reply.done else reply.body()
                     else:
                         replies.append(reply)
-        if not self.streams:
-            yield self._last(joined(replies).body())
+        if not self.is_streaming:
+            yield self._with_counters(join_replies(replies).body())
 
     async def _replies(self, pair: Pair, plan: AnyPlan, prepared: int) -> AsyncGenerator[Reply | str, None]:
-        writer, written, first = Writer(str(self.body["model"]), self.chat), "", 0
-        pair = pair.watched(self._recorder.round) if self._recorder else pair
-        async with aclosing(pair.speculated(plan, lambda: self.opened.lanes.share)) as events:
+        writer, written, first = ReplyWriter(str(self.body["model"]), self.chat), "", 0
+        pair = pair.with_observer(self._recorder.round) if self._recorder else pair
+        async with aclosing(pair.speculated_events(plan, lambda: self.entry.slots.fair_share)) as events:
             async for event in events:
                 if isinstance(event, str):
                     yield event
@@ -161,18 +161,18 @@ class Answer:
                 elif isinstance(event, ToolCalls):
                     yield writer.calls(event)
                 elif isinstance(event, Done):
-                    yield writer.done(event, prepared, None if self.chat else pair.context(plan, written))
+                    yield writer.done(event, prepared, None if self.chat else pair.context_tokens(plan, written))
 
     async def _plain(self, pair: Pair, reason: str, seed: int | None) -> AsyncGenerator[Chunk, None]:
         """The target's own answer, in all but the model's name as it came."""
         self.stats, settings, first = Stats(route=Route.PLAIN, reason=reason), pair.settings, 0
-        body = for_target(self.body, settings.target.model, settings.options, settings.keep_alive)
+        body = upstream_body(self.body, settings.target.model, settings.options, settings.keep_alive)
         self._note(Status(on=False, detail=reason))
         if seed is not None:
             body["options"] = {**body.get("options", {}), "seed": seed}
-        with self.opened.lanes.plain():
+        with self.entry.slots.plain_reply():
             path = "/api/chat" if self.chat else "/api/generate"
-            async with aclosing(pair.target_server.pass_on(path, body)) as chunks:
+            async with aclosing(pair.target_server.forward(path, body)) as chunks:
                 async for chunk in chunks:
                     first = first or perf_counter_ns() - self._began
                     for text in _texts(chunk):
@@ -184,20 +184,20 @@ class Answer:
                         self.stats.eval_count = self.stats.plain = chunk.get("eval_count", 0)
                         self._time(first)
                         self._note(Done(_reason(chunk), self.stats))
-                        chunk = self._last(chunk)
+                        chunk = self._with_counters(chunk)
                     yield chunk
 
     def _without_server(self, reason: str) -> Chunk:
         """What no Ollama serves is loaded by its first reply, or by its own engine: there is nothing to do before."""
         if self.body.get("messages" if self.chat else "prompt"):
-            raise Fault(400, f"{self.opened.settings.target} isn't on an Ollama, which alone could do this: {reason}")
-        return Writer(str(self.body["model"]), self.chat).loaded().body()
+            raise ApiError(400, f"{self.entry.settings.target} isn't on an Ollama, which alone could do this: {reason}")
+        return ReplyWriter(str(self.body["model"]), self.chat).loaded().body()
 
     def _time(self, first: int) -> None:
         self.stats.first_token_duration, self.stats.total_duration = first, perf_counter_ns() - self._began
 
-    def _last(self, chunk: Chunk) -> Chunk:
-        return {**chunk, "specollama": {"pair": self.opened.name, **stats_object(self.stats)}}
+    def _with_counters(self, chunk: Chunk) -> Chunk:
+        return {**chunk, "specollama": {"pair": self.entry.name, **stats_object(self.stats)}}
 
 
 def _texts(chunk: Chunk) -> Iterator[Text]:
@@ -212,8 +212,8 @@ def _reason(chunk: Chunk) -> DoneReason:
     return DoneReason.LENGTH if chunk.get("done_reason") == "length" else DoneReason.STOP
 
 
-def _taken(lanes: Lanes, route: Route) -> AbstractContextManager[None]:
+def _hold_slots(lanes: SlotPool, route: Route) -> AbstractContextManager[None]:
     """What a reply takes of the target's server while it runs."""
     if route in (Route.LOCAL, Route.SCORING, Route.NATIVE):
         return nullcontext()
-    return lanes.speculated() if route is Route.LANES else lanes.plain()
+    return lanes.speculated_reply() if route is Route.LANES else lanes.plain_reply()

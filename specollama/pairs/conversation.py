@@ -12,7 +12,7 @@ TITLE = 60  # characters
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ChatTurn:
     """What one side said. Of an answer: its thinking, its counters, and whether it was stopped before its end."""
 
     role: str
@@ -28,11 +28,11 @@ class Turn:
 
 
 @dataclass(slots=True)
-class Talk:
+class ChatHistory:
     """Questions and answers in turn. `images` go with the next question."""
 
     system: str | None = None
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[ChatTurn] = field(default_factory=list)
     images: list[str] = field(default_factory=list)
 
     @property
@@ -47,15 +47,15 @@ class Talk:
         return words if len(words) <= TITLE else words[: TITLE - 3].rstrip() + "..."
 
     @property
-    def answer(self) -> Turn | None:
+    def answer(self) -> ChatTurn | None:
         """The last one."""
         return next((turn for turn in reversed(self.turns) if turn.role == "assistant"), None)
 
-    def ask(self, content: str, images: Sequence[str] = ()) -> None:
-        self.turns.append(Turn("user", content, (*self.images, *images)))
+    def add_question(self, content: str, images: Sequence[str] = ()) -> None:
+        self.turns.append(ChatTurn("user", content, (*self.images, *images)))
         self.images = []
 
-    def keep(self, answer: Turn) -> bool:
+    def add_answer(self, answer: ChatTurn) -> bool:
         """The answer, or the part of it that came; without any, the question is forgotten too, and False."""
         if answer.content:
             self.turns.append(answer)
@@ -63,7 +63,7 @@ class Talk:
         self.images = list(self.turns.pop().images)
         return False
 
-    def undo(self) -> Turn | None:
+    def undo(self) -> ChatTurn | None:
         """Takes the last question and what was answered back: the question, None where there is none."""
         while self.turns:
             turn = self.turns.pop()

@@ -6,47 +6,51 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from specollama.backends.drafter_pool import DraftModel, Sources
+from specollama.backends.drafter_pool import DrafterPool, DraftModel
 from specollama.backends.llama_cpp import profiling
 from specollama.backends.llama_cpp.drafter import LocalDrafter
 from specollama.backends.llama_cpp.sampler import Sampler
 from specollama.backends.prompt_lookup import LookupDrafter
 from specollama.config.settings import PairSettings
-from specollama.pairs.model_loading import Opened
-from specollama.spec_decode.calibration import LOOKUP, Calibration, Source
+from specollama.pairs.model_loading import LoadedModel
+from specollama.spec_decode.calibration import PROMPT_LOOKUP, Calibration, DrafterStats
 from specollama.spec_decode.cost_curve import CostCurve
 from specollama.spec_decode.lookahead import FixedLookahead, Lookahead
 from specollama.spec_decode.planner import Planner
-from specollama.spec_decode.reply_length import Learnt, ReplyLengths
-from specollama.spec_decode.types import Route, Rule, SamplingOptions
+from specollama.spec_decode.reply_length import LengthsByRequest, ReplyLengths
+from specollama.spec_decode.types import AcceptanceMethod, Route, SamplingOptions
 
 
 @dataclass(slots=True)
-class Drafting:
+class DrafterSet:
     """The drafters of a pair. `file`: where its costs, its calibrations and the lengths of its replies are kept."""
 
-    drafts: list[Opened]
+    drafts: list[LoadedModel]
     lookup: bool
     file: Path
-    kept: profiling.Kept
+    profile: profiling.SavedProfile
     _calibrations: dict[str, Calibration] = field(default_factory=dict)
-    _lengths: Learnt = field(init=False)
+    _lengths: LengthsByRequest = field(init=False)
 
     def __post_init__(self) -> None:
-        kept = self.kept.lengths
-        self._lengths = Learnt({kind: ReplyLengths(list(k.lived), list(k.ended)) for kind, k in kept.items()})
+        kept = self.profile.lengths
+        self._lengths = LengthsByRequest({kind: ReplyLengths(list(k.lived), list(k.ended)) for kind, k in kept.items()})
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Write down what was learnt."""
-        fared = {name: profiling.Fared.model_validate(asdict(each)) for name, each in self._calibrations.items()}
-        lengths = {kind: profiling.Lengths(lived=k.lived, ended=k.ended) for kind, k in self._lengths.kinds.items()}
-        learnt = {"drafters": {**self.kept.drafters, **fared}, "lengths": lengths}
-        profiling.keep(self.kept.model_copy(update=learnt), self.file)
+        fared = {
+            name: profiling.CalibrationCounts.model_validate(asdict(each)) for name, each in self._calibrations.items()
+        }
+        lengths = {
+            kind: profiling.ReplyLengthCounts(lived=k.lived, ended=k.ended) for kind, k in self._lengths.kinds.items()
+        }
+        learnt = {"drafters": {**self.profile.drafters, **fared}, "lengths": lengths}
+        profiling.save(self.profile.model_copy(update=learnt), self.file)
 
-    def planner(
+    def make_planner(
         self,
         curve: CostCurve,
-        rule: Rule,
+        rule: AcceptanceMethod,
         sampling: SamplingOptions,
         others: Sequence[DraftModel],
         prompt: Sequence[int],
@@ -56,26 +60,26 @@ class Drafting:
         def calibration(name: str) -> Calibration:
             key = f"{rule} {sampling.temperature:g} {name}"
             if key not in self._calibrations:
-                known = self.kept.drafters.get(key)
+                known = self.profile.drafters.get(key)
                 self._calibrations[key] = Calibration(**known.model_dump()) if known else Calibration()
             return self._calibrations[key]
 
-        sources = {LOOKUP: Source(calibration=calibration(LOOKUP))}
+        sources = {PROMPT_LOOKUP: DrafterStats(calibration=calibration(PROMPT_LOOKUP))}
         for draft in self.drafts:
-            sources[draft.name] = Source(draft.costs.passes[1], draft.costs.reading, calibration(draft.name))
+            sources[draft.name] = DrafterStats(draft.costs.passes[1], draft.costs.reading, calibration(draft.name))
         for other in others:
-            sources[other.name] = Source(calibration=calibration(other.name))
+            sources[other.name] = DrafterStats(calibration=calibration(other.name))
         limit = sampling.num_predict if sampling.num_predict > 0 else None
-        return Planner(curve, sources, rule, self._lengths.of(prompt), limit)
+        return Planner(curve, sources, rule, self._lengths.for_prompt(prompt), limit)
 
-    def drafter(
+    def make_drafter(
         self,
         planner: Planner,
         sampler: Sampler,
         tokens: list[int],
         whole: Callable[[int], str],
         others: Sequence[DraftModel],
-    ) -> Sources:
+    ) -> DrafterPool:
         """For one reply. `tokens`: of all its text, to which the target adds; `whole` gives the text of one of them."""
         models = [
             LocalDrafter(
@@ -86,27 +90,27 @@ class Drafting:
                 planner,
                 name=draft.name,
                 rule=planner.rule,
-                prompt=len(tokens),
-                same=draft.same,
+                prompt_tokens=len(tokens),
+                shares_tokenizer=draft.shares_tokenizer,
             )
             for draft in self.drafts
         ]
         lookup = LookupDrafter(lambda text: tokens, whole) if self.lookup else None
-        return Sources(lookup, [*models, *others], planner)
+        return DrafterPool(lookup, [*models, *others], planner)
 
 
-def _tokens(draft: Opened, tokens: list[int]) -> Callable[[str], list[int]]:
-    if draft.same:
+def _tokens(draft: LoadedModel, tokens: list[int]) -> Callable[[str], list[int]]:
+    if draft.shares_tokenizer:
         return lambda text: tokens
     return lambda text: list(draft.vocabulary.encode(text))
 
 
-def lookahead_of(settings: PairSettings, planner: Planner, *, drafting: bool) -> Lookahead:
+def lookahead_for(settings: PairSettings, planner: Planner, *, drafting: bool) -> Lookahead:
     """The planner, or what the settings ask for in its place."""
     if settings.route is Route.PLAIN or settings.lookahead == 0 or not drafting:
         return FixedLookahead(0)
     if settings.lookahead == "auto":
         return planner
     lengths = (settings.lookahead,) if isinstance(settings.lookahead, int) else settings.lookahead
-    planner.forced = tuple(min(length, planner.most) for length in lengths)
+    planner.fixed_lengths = tuple(min(length, planner.draft_limit) for length in lengths)
     return planner

@@ -8,13 +8,13 @@ from typing import Any
 
 from specollama.backends.ollama.schema import ChatReply, GenerateReply
 from specollama.errors import Refused
-from specollama.pairs.thinking import OPENING, ThinkingSplitter
+from specollama.pairs.thinking import OPENING_TAG, ThinkingSplitter
 from specollama.spec_decode.events import Done, Event, Status, Text, ToolCalls
 from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import DoneReason, Origin, Token
 
 
-def pieces(chunk: ChatReply | GenerateReply) -> tuple[str, str, list[dict[str, Any]]]:
+def text_and_tool_calls(chunk: ChatReply | GenerateReply) -> tuple[str, str, list[dict[str, Any]]]:
     """Answer, thinking and calls of tools of one line."""
     if isinstance(chunk, GenerateReply):
         return chunk.response, chunk.thinking or "", []
@@ -29,12 +29,12 @@ def _probabilities(chunk: ChatReply | GenerateReply) -> tuple[float | None, tupl
     return entry.logprob, tuple(Token(each.token, each.logprob) for each in entry.top_logprobs or [])
 
 
-async def written(
+async def plain_events(
     chunks: AsyncIterator[ChatReply] | AsyncIterator[GenerateReply], stats: Stats
 ) -> AsyncGenerator[Event, None]:
     """The events of the target's own answer, as its lines come; `stats` are counted along."""
     async for chunk in chunks:
-        content, thinking, calls = pieces(chunk)
+        content, thinking, calls = text_and_tool_calls(chunk)
         if thinking:
             yield Text(thinking, Origin.PLAIN, thinking=True)
         if content:
@@ -49,7 +49,7 @@ async def written(
             yield Done(DoneReason.LENGTH if chunk.done_reason == "length" else DoneReason.STOP, stats)
 
 
-async def unless_nothing_came(events: AsyncIterator[Event]) -> AsyncGenerator[Event | str, None]:
+async def fall_back_if_empty(events: AsyncIterator[Event]) -> AsyncGenerator[Event | str, None]:
     """The events of a speculated reply; a reason instead, when it came to nothing before any text.
 
     The target's own chat endpoint then answers better than the rest of a raw stream would: it knows its model's
@@ -74,13 +74,13 @@ async def unless_nothing_came(events: AsyncIterator[Event]) -> AsyncGenerator[Ev
         yield str(error)
 
 
-async def thinking_apart(events: AsyncIterator[Event], prompt: str, thinks: bool) -> AsyncGenerator[Event, None]:
+async def split_thinking(events: AsyncIterator[Event], prompt: str, thinks: bool) -> AsyncGenerator[Event, None]:
     """The events with a thinking model's thinking marked as such."""
     if not thinks:
         async for event in events:
             yield event
         return
-    splitter, last = ThinkingSplitter(prompt.rstrip().endswith(OPENING)), Text("", Origin.PLAIN)
+    splitter, last = ThinkingSplitter(prompt.rstrip().endswith(OPENING_TAG)), Text("", Origin.PLAIN)
     async for event in events:
         if isinstance(event, Text):
             last = event

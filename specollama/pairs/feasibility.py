@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
-from specollama.backends.ollama.model_info import Model
-from specollama.backends.ollama.slot_probe import ROWS, Probe
+from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
+from specollama.backends.ollama.model_info import ModelInfo
+from specollama.backends.ollama.slot_probe import ROWS, SlotProbe
 from specollama.config.settings import PairSettings
 from specollama.errors import UnsupportedPair
-from specollama.pairs.request import Ask, Completion, Conversation
-from specollama.pairs.thinking import CLOSING, OPENING
-from specollama.pairs.tokenizers import Tokenizers
-from specollama.spec_decode.sampler_support import effective
-from specollama.spec_decode.types import Route, Rule, SamplingOptions
+from specollama.pairs.request import ChatInput, CompletionInput, ReplyInput
+from specollama.pairs.thinking import CLOSING_TAG, OPENING_TAG
+from specollama.pairs.tokenizers import TokenizerMatch
+from specollama.spec_decode.sampler_support import resolve_sampling
+from specollama.spec_decode.types import AcceptanceMethod, Route, SamplingOptions
 
-_HOPED_ACCEPTANCE = 0.8  # of a draft before anything is known of it: generous, since a poor one is noticed
-_HOPED_REPLY = 256  # tokens, before anything is known of a reply
-_READING_SHARE = 0.2  # of the reply's plain time, that may go into reading the prompt once more for each lane
+_ASSUMED_ACCEPTANCE = 0.8  # of a draft before anything is known of it: generous, since a poor one is noticed
+_ASSUMED_REPLY_TOKENS = 256  # tokens, before anything is known of a reply
+_PREFILL_SHARE = 0.2  # of the reply's plain time, that may go into reading the prompt once more for each lane
 
 
 def merged_options(pair: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,8 +40,8 @@ class ReplyContext:
     """
 
     settings: PairSettings
-    request: Ask
-    target: Model | None = None
+    request: ReplyInput
+    target: ModelInfo | None = None
 
     @cached_property
     def options(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class ReplyContext:
     def sampling(self) -> SamplingOptions:
         """What the target's server samples with."""
         defaults = self.target.defaults if self.target else SamplingOptions()
-        return effective(self.options, self._modelfile, defaults)
+        return resolve_sampling(self.options, self._modelfile, defaults)
 
     @property
     def wants_nothing(self) -> bool:
@@ -69,18 +69,18 @@ class ReplyContext:
         return self.target.parameters if self.target else {}
 
 
-def why_plain(context: ReplyContext, target: Model) -> str | None:
+def why_plain(context: ReplyContext, target: ModelInfo) -> str | None:
     """Why the reply can't be, or is not to be, speculated; None when it can."""
     return (
-        why_off(context.settings)
-        or request_obstacle(context.request)
+        why_drafting_is_off(context.settings)
+        or request_needs_ollama_endpoint(context.request)
         or ("num_predict is 0" if context.wants_nothing else None)
         or _raw_obstacle(context.request, target)
         or model_obstacle(target, context.in_effect)
     )
 
 
-def near_tie_words(quantisation: str) -> str:
+def near_tie_text(quantisation: str) -> str:
     """How far apart the target's two best tokens may be for the size of a batch to decide between them; "" if unknown.
 
     `quantisation`: by llama.cpp's names. Gaps in log-probability, as measured with Qwen2.5-Coder 1.5B on CPUs: what
@@ -95,88 +95,92 @@ def near_tie_words(quantisation: str) -> str:
     return f"near-ties: gaps below {'about 0.2, at most 0.38' if few else '0.08 to 0.38'} ({name})"
 
 
-def why_off(settings: PairSettings) -> str | None:
+def why_drafting_is_off(settings: PairSettings) -> str | None:
     """Why nothing is to be drafted, by what the user has asked for."""
     if settings.route is Route.PLAIN:
         return "route plain was asked for"
     return "lookahead is 0" if settings.lookahead == 0 else None
 
 
-def request_obstacle(ask: Ask) -> str | None:
+def request_needs_ollama_endpoint(ask: ReplyInput) -> str | None:
     """What only the target's own endpoint can do."""
-    if isinstance(ask, Conversation) and ask.tools:
+    if isinstance(ask, ChatInput) and ask.tools:
         return "tools"
     if ask.format not in (None, ""):
         return "format"
     return "images" if ask.has_images else None
 
 
-def obstacle_alone(context: ReplyContext) -> str | None:
+def request_needs_ollama(context: ReplyContext) -> str | None:
     """What of a request only an Ollama can do: not another engine, and not a file opened here."""
     ask = context.request
-    if obstacle := request_obstacle(ask):
+    if obstacle := request_needs_ollama_endpoint(ask):
         return obstacle
     if context.wants_nothing:
         return "num_predict 0"
     if ask.think is not None:
         return "think"
-    if isinstance(ask, Completion):
+    if isinstance(ask, CompletionInput):
         parts = {"suffix": ask.suffix, "template": ask.template, "context": ask.context}
         return next((name for name, part in parts.items() if part), None)
     return None
 
 
-def _raw_obstacle(ask: Ask, target: Model) -> str | None:
+def _raw_obstacle(ask: ReplyInput, target: ModelInfo) -> str | None:
     """A raw prompt of a thinking model: whether its thinking is split off depends on the server's version."""
-    return f"a raw prompt for {target.name}, which is a thinking model" if ask.raw and target.thinks else None
+    return f"a raw prompt for {target.name}, which is a thinking model" if ask.raw and target.can_think else None
 
 
-def model_obstacle(target: Model, in_effect: Mapping[str, Any]) -> str | None:
+def model_obstacle(target: ModelInfo, in_effect: Mapping[str, Any]) -> str | None:
     """Why no request to a model can be speculated from outside; None when one can.
 
     `in_effect`: the options that hold at its server.
     """
-    if target.remote:
+    if target.is_remote:
         return f"{target.name} is a cloud model"
     if target.show.details.format == "safetensors":
         return f"{target.name} runs on the MLX engine"
-    if target.speculates_itself(in_effect):
+    if target.speculates_natively(in_effect):
         return f"{target.name} is speculated by its own server"
-    if not target.renders:
+    if not target.renders_prompts:
         return "the target's server can't render a chat without answering it (Ollama before 0.11.5)"
-    if target.thinks and OPENING not in target.show.template:
-        return f"{target.name} doesn't mark its thinking with {OPENING}"
+    if target.can_think and OPENING_TAG not in target.show.template:
+        return f"{target.name} doesn't mark its thinking with {OPENING_TAG}"
     return None
 
 
-def why_not_split(target: Model, vocabulary: LlamaVocabulary | None) -> str | None:
+def why_not_split(target: ModelInfo, vocabulary: LlamaTokenizer | None) -> str | None:
     """Why a thinking model's raw reply can't be told apart into thinking and answer; None when it can."""
-    if not target.thinks:
+    if not target.can_think:
         return None
     if vocabulary is None:
         return f"{target.name} is a thinking model, and its vocabulary isn't known"
-    shown = "".join(vocabulary.shown(token) for token in vocabulary.encode(OPENING + CLOSING))
-    return None if OPENING + CLOSING in shown else f"{target.name} marks its thinking with control tokens"
+    shown = "".join(vocabulary.display_text(token) for token in vocabulary.encode(OPENING_TAG + CLOSING_TAG))
+    return None if OPENING_TAG + CLOSING_TAG in shown else f"{target.name} marks its thinking with control tokens"
 
 
-def choose_rule(
-    asked: Rule, options: SamplingOptions, target: Model, draft: Model | None, tokenizers: Tokenizers
-) -> Rule:
+def choose_acceptance_method(
+    asked: AcceptanceMethod,
+    options: SamplingOptions,
+    target: ModelInfo,
+    draft: ModelInfo | None,
+    tokenizers: TokenizerMatch,
+) -> AcceptanceMethod:
     """The rule of a reply: greedy at temperature 0, else rejection where it is exact, else match.
 
     With a seed it is match, so that the reply doesn't depend on what was drafted. Raises UnsupportedPair when
     rejection was asked for and can't be exact.
     """
     if options.greedy:
-        return Rule.GREEDY
+        return AcceptanceMethod.GREEDY
     obstacle = _rejection_obstacle(options, target, draft, tokenizers)
-    if asked is Rule.REJECTION and obstacle:
+    if asked is AcceptanceMethod.REJECTION and obstacle:
         raise UnsupportedPair(f"rule rejection can't be kept lossless here: {obstacle}; use `match` or `auto`")
-    return Rule.MATCH if asked is Rule.MATCH or obstacle else Rule.REJECTION
+    return AcceptanceMethod.MATCH if asked is AcceptanceMethod.MATCH or obstacle else AcceptanceMethod.REJECTION
 
 
 def _rejection_obstacle(
-    options: SamplingOptions, target: Model, draft: Model | None, tokenizers: Tokenizers
+    options: SamplingOptions, target: ModelInfo, draft: ModelInfo | None, tokenizers: TokenizerMatch
 ) -> str | None:
     if draft is None:
         return "prompt lookup draws from nothing that could be compared"
@@ -184,16 +188,16 @@ def _rejection_obstacle(
         return "a seed asks for a reply that doesn't depend on the draft"
     if options.penalised:
         return "penalties change what log-probabilities don't show"
-    if not target.sampler_known:
+    if not target.has_known_sampler:
         return "the target's sampler doesn't work in llama.cpp's order"
-    if not draft.sampler_known:
+    if not draft.has_known_sampler:
         return "the draft's sampler doesn't work in llama.cpp's order, and what it drew from isn't known"
     if tokenizers.target is None:
         return tokenizers.why_not_exact
     return None if tokenizers.same else f"draft and target have different tokenizers ({tokenizers.difference})"
 
 
-def why_not_lanes(probe: Probe, prompt_tokens: int, lanes: int) -> str | None:
+def why_not_lanes(probe: SlotProbe, prompt_tokens: int, lanes: int) -> str | None:
     """Why the route lanes would be slower than plain on these servers; None when it should gain.
 
     `prompt_tokens`: how much each of the `lanes` but the first has to read before it helps.
@@ -203,17 +207,17 @@ def why_not_lanes(probe: Probe, prompt_tokens: int, lanes: int) -> str | None:
     if not probe.resident:
         both = "draft and target evict each other: the server's memory doesn't hold both"
         return both if probe.draft else "the target doesn't stay in the server's memory"
-    if probe.speedup(_HOPED_ACCEPTANCE) <= 1:
+    if probe.speedup(_ASSUMED_ACCEPTANCE) <= 1:
         cause = "the target works on one request at a time" if probe.slots < 2 else "lanes don't pay here"
         doubt = f" ({probe.doubt})" if probe.doubt else ""
         return f"{cause}: {ROWS} rows{' and their draft' * bool(probe.draft)} cost {_steps(probe)}{doubt}"
     reading = probe.reading * prompt_tokens * (lanes - 1)
-    if reading > _READING_SHARE * _HOPED_REPLY * probe.step:
+    if reading > _PREFILL_SHARE * _ASSUMED_REPLY_TOKENS * probe.step:
         return f"{lanes} lanes would read the prompt of {prompt_tokens} tokens for {reading:.1f} s first"
     return None
 
 
-def _steps(probe: Probe) -> str:
+def _steps(probe: SlotProbe) -> str:
     if probe.step <= 0:
         return "an unknown number of target steps"
     return f"{(probe.rows + probe.draft) / probe.step:.1f} target steps"

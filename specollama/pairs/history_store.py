@@ -16,7 +16,7 @@ import platformdirs
 
 from specollama.config import private_file
 from specollama.errors import RunError, UsageError, one_line
-from specollama.pairs.conversation import Talk, Turn
+from specollama.pairs.conversation import ChatHistory, ChatTurn
 
 VERSION = 1
 _LONGEST = 18  # digits of a number that SQLite can hold
@@ -34,7 +34,7 @@ CREATE TABLE turns (
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class ConversationSummary:
     """A kept conversation in a list. `updated`: ISO 8601, UTC."""
 
     id: int
@@ -46,13 +46,13 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SavedConversation:
     """A conversation with what it was held with: `pair` as given on the command line, `options` as they were set.
 
     `revision` counts how often it was kept; None: not yet.
     """
 
-    talk: Talk
+    history: ChatHistory
     pair: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     name: str | None = None
@@ -66,13 +66,13 @@ def data_folder() -> Path:
     return platformdirs.user_data_path("specollama")
 
 
-class Store:
+class ConversationStore:
     """The kept conversations. Raises RunError naming the file where it can't be read or written."""
 
     def __init__(self, file: Path | None = None) -> None:
         self.file = file or data_folder() / "conversations.sqlite3"
 
-    def save(self, kept: Kept) -> Kept:
+    def save(self, kept: SavedConversation) -> SavedConversation:
         """Keep it as it is now. What another chat kept of it meanwhile stays: it is kept beside it then, as a new one.
 
         Raises UsageError when another conversation has its name.
@@ -84,8 +84,8 @@ class Store:
                 raise UsageError(f"another conversation is called {kept.name}")
             values = (
                 kept.name,
-                kept.talk.title,
-                kept.talk.system,
+                kept.history.title,
+                kept.history.system,
                 json.dumps(kept.pair),
                 json.dumps(kept.options),
                 now,
@@ -108,11 +108,11 @@ class Store:
             else:
                 kept = replace(kept, revision=(kept.revision or 0) + 1)
             db.execute("DELETE FROM turns WHERE conversation = ?", (kept.id,))
-            rows = [(kept.id, place, *_row(turn)) for place, turn in enumerate(kept.talk.turns)]
+            rows = [(kept.id, place, *_row(turn)) for place, turn in enumerate(kept.history.turns)]
             db.executemany("INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
         return kept
 
-    def load(self, key: str) -> Kept:
+    def load(self, key: str) -> SavedConversation:
         """By name or number. Raises UsageError where there is none."""
         with self._open() as db:
             found = db.execute("SELECT * FROM conversations WHERE name = ?", (key,)).fetchone()
@@ -122,13 +122,13 @@ class Store:
                 raise UsageError(one_line(f"no conversation is called {key}, or has that number"))
             return _kept(db, found)
 
-    def last(self) -> Kept | None:
+    def last(self) -> SavedConversation | None:
         """The one that was kept last."""
         with self._open() as db:
             found = db.execute("SELECT * FROM conversations ORDER BY updated DESC, id DESC LIMIT 1").fetchone()
             return None if found is None else _kept(db, found)
 
-    def summaries(self, text: str = "") -> list[Summary]:
+    def summaries(self, text: str = "") -> list[ConversationSummary]:
         """The latest first; with `text` those that have it in name, title, or in what was said."""
         pattern = "%" + text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
         with self._open() as db:
@@ -141,13 +141,13 @@ class Store:
                 (pattern,),
             ).fetchall()
         return [
-            Summary(
-                row["id"], row["name"], row["title"], pair_words(json.loads(row["pair"])), row["updated"], row["turns"]
+            ConversationSummary(
+                row["id"], row["name"], row["title"], pair_text(json.loads(row["pair"])), row["updated"], row["turns"]
             )
             for row in rows
         ]
 
-    def delete(self, key: str) -> Kept:
+    def delete(self, key: str) -> SavedConversation:
         """Raises UsageError where there is none."""
         kept = self.load(key)
         with self._open() as db:
@@ -190,21 +190,21 @@ class Store:
             db.execute(f"PRAGMA user_version = {VERSION}")
 
 
-def pair_words(pair: Mapping[str, str]) -> str:
+def pair_text(pair: Mapping[str, str]) -> str:
     """The pair as it was given: its name, or target and draft."""
     named = pair.get("pair") or " + ".join(pair[key] for key in ("target", "draft") if key in pair)
     return named or "the default pair"
 
 
-def _row(turn: Turn) -> tuple[Any, ...]:
+def _row(turn: ChatTurn) -> tuple[Any, ...]:
     stats = None if turn.stats is None else json.dumps(turn.stats)
     return turn.role, turn.content, turn.thinking, json.dumps(turn.images), stats, turn.stopped
 
 
-def _kept(db: sqlite3.Connection, row: sqlite3.Row) -> Kept:
+def _kept(db: sqlite3.Connection, row: sqlite3.Row) -> SavedConversation:
     turns = db.execute("SELECT * FROM turns WHERE conversation = ? ORDER BY place", (row["id"],)).fetchall()
-    return Kept(
-        talk=Talk(row["system"], [_turn(turn) for turn in turns]),
+    return SavedConversation(
+        history=ChatHistory(row["system"], [_turn(turn) for turn in turns]),
         pair=json.loads(row["pair"]),
         options=json.loads(row["options"]),
         name=row["name"],
@@ -214,13 +214,13 @@ def _kept(db: sqlite3.Connection, row: sqlite3.Row) -> Kept:
     )
 
 
-def _turn(row: sqlite3.Row) -> Turn:
+def _turn(row: sqlite3.Row) -> ChatTurn:
     stats = None if row["stats"] is None else json.loads(row["stats"])
     images = tuple(json.loads(row["images"]))
-    return Turn(row["role"], row["content"], images, row["thinking"], stats, bool(row["stopped"]))
+    return ChatTurn(row["role"], row["content"], images, row["thinking"], stats, bool(row["stopped"]))
 
 
-def as_object(kept: Kept) -> dict[str, Any]:
+def as_object(kept: SavedConversation) -> dict[str, Any]:
     """A conversation as one JSON object."""
     with_images = [
         {
@@ -231,25 +231,25 @@ def as_object(kept: Kept) -> dict[str, Any]:
             **({"stopped": True} if turn.stopped else {}),
             **({"stats": turn.stats} if turn.stats is not None else {}),
         }
-        for turn in kept.talk.turns
+        for turn in kept.history.turns
     ]
-    head = {"id": kept.id, "name": kept.name, "title": kept.talk.title, "created": kept.created}
+    head = {"id": kept.id, "name": kept.name, "title": kept.history.title, "created": kept.created}
     return {
         **head,
         "pair": dict(kept.pair),
         "options": dict(kept.options),
-        "system": kept.talk.system,
+        "system": kept.history.system,
         "turns": with_images,
     }
 
 
-def as_markdown(kept: Kept) -> str:
+def as_markdown(kept: SavedConversation) -> str:
     """A conversation to read."""
-    lines = [f"# {kept.talk.title or 'An empty conversation'}", ""]
-    lines += [f"{pair_words(kept.pair)}{', ' + kept.created if kept.created else ''}", ""]
-    if kept.talk.system:
-        lines += ["## System", "", kept.talk.system, ""]
-    for turn in kept.talk.turns:
+    lines = [f"# {kept.history.title or 'An empty conversation'}", ""]
+    lines += [f"{pair_text(kept.pair)}{', ' + kept.created if kept.created else ''}", ""]
+    if kept.history.system:
+        lines += ["## System", "", kept.history.system, ""]
+    for turn in kept.history.turns:
         images = f" ({len(turn.images)} images)" if turn.images else ""
         lines += [f"## {turn.role.capitalize()}{images}", "", turn.content, ""]
         if turn.stopped:
@@ -260,7 +260,7 @@ def as_markdown(kept: Kept) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def exported(kept: Kept, file: Path, overwrite: private_file.Overwrite, *, force: str) -> None:
+def export_conversation(kept: SavedConversation, file: Path, overwrite: private_file.Overwrite, *, force: str) -> None:
     """Write it as JSON or Markdown, by the file's ending. Raises UsageError for another one, or where it can't be.
 
     The other arguments are those of `private_file.write_new`.

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from specollama.backends.llama_cpp import profiling, requantize
-from specollama.backends.llama_cpp.model import Damaged, LlamaModel, LoadOptions
-from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
-from specollama.backends.timings import in_doubt
+from specollama.backends.llama_cpp.model import DamagedFile, LlamaModel, LoadOptions
+from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
+from specollama.backends.timings import doubt_text
 from specollama.config.settings import PairSettings
 from specollama.errors import RunError
 
@@ -24,10 +24,10 @@ _SAMPLE = "The ship left the harbour at dawn, and the keeper of the light wrote 
 _Timing = tuple[Sequence[int], int]  # tokens in the passes that are timed, and how often each is
 
 
-_OF_TARGET: _Timing = profiling.SIZES, profiling.REPEATS
+_TARGET_TIMING: _Timing = profiling.PASS_SIZES, profiling.REPEATS
 
 
-_OF_DRAFT: _Timing = (1,), 8
+_DRAFT_TIMING: _Timing = (1,), 8
 
 
 _LOOKS = 8  # at each of two models that are weighed against each other
@@ -37,25 +37,25 @@ _REQUANTIZED = "-requantized"  # in the keys of quicker copies
 
 
 @dataclass(slots=True)
-class Opened:
-    """A model, its tokenizer and its costs. `same`: its tokens are the target's."""
+class LoadedModel:
+    """A model, its tokenizer and its costs. `shares_tokenizer`: its tokens are the target's."""
 
     name: str
     model: LlamaModel
-    vocabulary: LlamaVocabulary
+    vocabulary: LlamaTokenizer
     key: str
-    costs: profiling.ModelCosts
+    costs: profiling.ModelProfile
     timing: _Timing
-    same: bool = True
+    shares_tokenizer: bool = True
 
     @property
-    def of_file(self) -> str:
+    def original_key(self) -> str:
         """The key of the file itself, where this is its quicker copy."""
         return self.key.removesuffix(_REQUANTIZED)
 
     def measure(self) -> None:
         """Time it anew. Raises RunError when llama.cpp fails."""
-        self.costs = _measured(self.model, self.vocabulary, self.timing)
+        self.costs = _profile(self.model, self.vocabulary, self.timing)
 
     def close(self) -> None:
         self.model.close()
@@ -76,47 +76,47 @@ def load_options(options: Mapping[str, Any], settings: PairSettings) -> LoadOpti
 
 
 @dataclass(slots=True)
-class Opening:
+class ModelLoader:
     """Opens models and times those that weren't yet; a draft model as what is quickest.
 
-    `measured`: the models' costs, by key; `notices`: lines for the user.
+    `profiles`: the models' costs, by key; `notices`: lines for the user.
     """
 
     options: LoadOptions
     requantize: bool
-    measured: dict[str, profiling.ModelCosts]
+    profiles: dict[str, profiling.ModelProfile]
     notices: list[str]
 
-    def drafts(self, files: Mapping[str, Path], stopped: Callable[[], bool]) -> list[Opened]:
+    def load_drafts(self, files: Mapping[str, Path], stopped: Callable[[], bool]) -> list[LoadedModel]:
         """All of them, or none. Raises RunError when one can't be opened, or nobody waits for them any more."""
-        opened = list[Opened]()
+        opened = list[LoadedModel]()
         with ExitStack() as undo:
             for name, path in files.items():
-                opened.append(self.draft(name, path))
+                opened.append(self.load_draft(name, path))
                 undo.callback(opened[-1].close)
             if stopped():
                 raise RunError("nobody waits for the models any more")
             undo.pop_all()
         return opened
 
-    def target(self, path: Path) -> Opened:
+    def load_target(self, path: Path) -> LoadedModel:
         """Raises RunError when it can't be opened."""
-        return self._opened("", path, profiling.model_key(path, self.options), _OF_TARGET)
+        return self._load("", path, profiling.model_key(path, self.options), _TARGET_TIMING)
 
-    def draft(self, name: str, path: Path) -> Opened:
+    def load_draft(self, name: str, path: Path) -> LoadedModel:
         """The model, or its quicker copy (backends.llama_cpp.requantize). Raises RunError when it can't be opened."""
-        copy, (key, copied) = requantize.place(path), self._keys(path)
-        weighed = key in self.measured and copied in self.measured  # against each other, an earlier time
-        if self.requantize and weighed and self._quicker(key, copied) and copy.exists():
-            with suppress(Damaged):
-                return self._drafting(name, copy, copied)
+        copy, (key, copied) = requantize.copy_path(path), self._keys(path)
+        weighed = key in self.profiles and copied in self.profiles  # against each other, an earlier time
+        if self.requantize and weighed and self._copy_is_faster(key, copied) and copy.exists():
+            with suppress(DamagedFile):
+                return self._load_draft_file(name, copy, copied)
             copy.unlink(missing_ok=True)  # it is made anew
-        draft = self._drafting(name, path, key)
-        tried = weighed and not self._quicker(key, copied)
+        draft = self._load_draft_file(name, path, key)
+        tried = weighed and not self._copy_is_faster(key, copied)
         if not self.requantize or tried or not requantize.may_help(draft.model, self.options):
             return draft
         try:
-            return self._quickest(draft, copy, copied, weighed=weighed)
+            return self._fastest(draft, copy, copied, weighed=weighed)
         except RunError as error:
             self.notices.append(f"no quicker copy of {name}: {error} (`requantize = false` in the pair asks for none)")
             return draft
@@ -125,17 +125,17 @@ class Opening:
         key = profiling.model_key(path, self.options)
         return key, f"{key}{_REQUANTIZED}"
 
-    def _quicker(self, key: str, copied: str) -> bool:
-        return requantize.quicker(self.measured[key].passes[1], self.measured[copied].passes[1])
+    def _copy_is_faster(self, key: str, copied: str) -> bool:
+        return requantize.is_faster(self.profiles[key].passes[1], self.profiles[copied].passes[1])
 
-    def _quickest(self, draft: Opened, copy: Path, copied: str, *, weighed: bool) -> Opened:
+    def _fastest(self, draft: LoadedModel, copy: Path, copied: str, *, weighed: bool) -> LoadedModel:
         """The draft model or its copy. Raises RunError when the copy can't be made or opened."""
         if not copy.exists():
-            requantize.make(draft.model.path, copy)
-        other = self._drafting(draft.name, copy, copied)
+            requantize.write_copy(draft.model.path, copy)
+        other = self._load_draft_file(draft.name, copy, copied)
         until = None if weighed else self._weigh(draft, other)
-        doubt = in_doubt(until)
-        if not self._quicker(draft.key, copied):
+        doubt = doubt_text(until)
+        if not self._copy_is_faster(draft.key, copied):
             other.close()
             if doubt:
                 self.notices.append(f"{draft.name} drafts as it is, not from its copy in 4 bits: {doubt}")
@@ -144,43 +144,43 @@ class Opening:
             return draft
         draft.close()
         times = f"{draft.costs.passes[1] / other.costs.passes[1]:.1f} times as fast "
-        where = f"from a copy in 4 bits, kept in {_from_home(copy.parent)}"
+        where = f"from a copy in 4 bits, kept in {_home_relative(copy.parent)}"
         self.notices.append(
             f"{draft.name} drafts {where} ({doubt})" if doubt else f"{draft.name} drafts {times}{where}"
         )
         return other
 
-    def _weigh(self, draft: Opened, copy: Opened) -> float | None:
+    def _weigh(self, draft: LoadedModel, copy: LoadedModel) -> float | None:
         """Time the two beside each other; answers when that is to be done anew, None: it is sound."""
         both = (draft, copy)
         texts = [list(opened.vocabulary.encode(_SAMPLE)) for opened in both]
         steps = profiling.steps_in_turn([opened.model for opened in both], texts, _LOOKS)
         of_draft, of_copy = steps
-        until = requantize.weighed_until(of_draft, of_copy)
+        until = requantize.compared_until(of_draft, of_copy)
         for opened, looks in zip(both, steps, strict=True):
             opened.costs = opened.costs.model_copy(update={"passes": {1: min(looks)}, "until": until})
-            self.measured[opened.key] = opened.costs
+            self.profiles[opened.key] = opened.costs
         return until
 
-    def _drafting(self, name: str, path: Path, key: str) -> Opened:
-        return self._opened(name, path, key, _OF_DRAFT)
+    def _load_draft_file(self, name: str, path: Path, key: str) -> LoadedModel:
+        return self._load(name, path, key, _DRAFT_TIMING)
 
-    def _opened(self, name: str, path: Path, key: str, timing: _Timing) -> Opened:
+    def _load(self, name: str, path: Path, key: str, timing: _Timing) -> LoadedModel:
         with ExitStack() as undo:
             undo.callback((model := LlamaModel(path, self.options)).close)
-            undo.callback((vocabulary := LlamaVocabulary(path)).close)
-            known = self.measured.get(key)
+            undo.callback((vocabulary := LlamaTokenizer(path)).close)
+            known = self.profiles.get(key)
             if known is None or len(known.passes) < min(2, len(timing[0])):  # one size is no curve
-                self.measured[key] = _measured(model, vocabulary, timing)
+                self.profiles[key] = _profile(model, vocabulary, timing)
             undo.pop_all()
-        return Opened(name, model, vocabulary, key, self.measured[key], timing)
+        return LoadedModel(name, model, vocabulary, key, self.profiles[key], timing)
 
 
-def _from_home(path: Path) -> str:
+def _home_relative(path: Path) -> str:
     """A path as a person writes it."""
     home = Path.home()
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 
-def _measured(model: LlamaModel, vocabulary: LlamaVocabulary, timing: _Timing) -> profiling.ModelCosts:
-    return profiling.measure(model, list(vocabulary.encode(_SAMPLE)), *timing)
+def _profile(model: LlamaModel, vocabulary: LlamaTokenizer, timing: _Timing) -> profiling.ModelProfile:
+    return profiling.profile_model(model, list(vocabulary.encode(_SAMPLE)), *timing)

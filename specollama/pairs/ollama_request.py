@@ -16,12 +16,12 @@ from specollama.backends.ollama import request_validation
 from specollama.backends.ollama.schema import LOAD_OPTIONS, SAMPLING_OPTIONS, ChatRequest, GenerateRequest
 from specollama.config.schema import OptionsTable
 from specollama.config.settings import Overrides
-from specollama.errors import Fault
+from specollama.errors import ApiError
 from specollama.pairs.feasibility import merged_options
-from specollama.pairs.request import Ask, Completion, Conversation
+from specollama.pairs.request import ChatInput, CompletionInput, ReplyInput
 from specollama.spec_decode.types import Route
 
-OWN = "specollama"
+EXTENSION_KEY = "specollama"
 """The key of `options` under which a request says how it is to be speculated."""
 
 _CONTROLS = frozenset({"route", "lookahead", "off"})
@@ -29,35 +29,35 @@ _KNOWN_OPTIONS = SAMPLING_OPTIONS | LOAD_OPTIONS
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted:
-    """A body, sorted out. `obstacle`: why only the target's own server can answer; `ask` is None only then."""
+class ParsedRequest:
+    """A body, sorted out. `obstacle`: why only the target's own server can answer; `input` is None only then."""
 
-    ask: Ask | None
+    input: ReplyInput | None
     overrides: Overrides = field(default_factory=Overrides)
     obstacle: str | None = None
 
 
-def sort_out(body: Mapping[str, Any], *, chat: bool) -> Sorted:
-    """Raises Fault 400 when `options.specollama` isn't what it may be: nobody else would tell."""
+def parse_request(body: Mapping[str, Any], *, chat: bool) -> ParsedRequest:
+    """Raises ApiError 400 when `options.specollama` isn't what it may be: nobody else would tell."""
     overrides, off = _controls(body)
     try:
         read = _read(body, chat=chat)
-    except Fault as fault:
-        return Sorted(None, obstacle=f"the target's server is left to judge it: {fault.text}")
+    except ApiError as fault:
+        return ParsedRequest(None, obstacle=f"the target's server is left to judge it: {fault.text}")
     obstacle = off or _obstacle(body, read)
     if obstacle is not None:
-        return Sorted(None, overrides, obstacle)
+        return ParsedRequest(None, overrides, obstacle)
     if read.keep_alive is not None:
         overrides = {**overrides, "keep_alive": read.keep_alive}
-    return Sorted(_ask(read), overrides)
+    return ParsedRequest(_ask(read), overrides)
 
 
-def for_target(body: Mapping[str, Any], model: str, options: Mapping[str, Any], keep_alive: Any) -> dict[str, Any]:
+def upstream_body(body: Mapping[str, Any], model: str, options: Mapping[str, Any], keep_alive: Any) -> dict[str, Any]:
     """The body as the target's own server gets it: its model, and the pair's settings where the request has none."""
     passed = {name: value for name, value in body.items() if name not in ("model", "options")}
     given = body.get("options")
     merged = merged_options(options, given if isinstance(given, Mapping) else {})
-    merged.pop(OWN, None)
+    merged.pop(EXTENSION_KEY, None)
     if given is not None and not isinstance(given, Mapping):
         passed["options"] = given  # wrong, and the server says so
     elif merged or given is not None:
@@ -69,24 +69,24 @@ def for_target(body: Mapping[str, Any], model: str, options: Mapping[str, Any], 
 
 def _read(body: Mapping[str, Any], *, chat: bool) -> ChatRequest | GenerateRequest:
     read: ChatRequest | GenerateRequest = (
-        request_validation.validated(dict(body), ChatRequest)
+        request_validation.validate_body(dict(body), ChatRequest)
         if chat
-        else request_validation.validated(dict(body), GenerateRequest)
+        else request_validation.validate_body(dict(body), GenerateRequest)
     )
-    request_validation.check(read)
+    request_validation.check_limits(read)
     return read
 
 
 def _controls(body: Mapping[str, Any]) -> tuple[Overrides, str | None]:
     """What `options.specollama` says: settings, and why not to speculate at all."""
     options = body.get("options")
-    own = options.get(OWN) if isinstance(options, Mapping) else None
+    own = options.get(EXTENSION_KEY) if isinstance(options, Mapping) else None
     if own is None:
         return Overrides(), None
     if not isinstance(own, Mapping) or not set(own) <= _CONTROLS:
-        raise Fault(400, f"options.{OWN} must be an object with any of {', '.join(sorted(_CONTROLS))}")
+        raise ApiError(400, f"options.{EXTENSION_KEY} must be an object with any of {', '.join(sorted(_CONTROLS))}")
     if not isinstance(own.get("off", False), bool):
-        raise Fault(400, f"options.{OWN}.off must be true or false")
+        raise ApiError(400, f"options.{EXTENSION_KEY}.off must be true or false")
     overrides = Overrides(route=_route(own.get("route")), lookahead=_lookahead(own.get("lookahead")))
     return overrides, "switched off by the request" if own.get("off") else None
 
@@ -94,14 +94,14 @@ def _controls(body: Mapping[str, Any]) -> tuple[Overrides, str | None]:
 def _route(given: Any) -> Route | None:
     if given is None or (isinstance(given, str) and given in list(Route)):
         return None if given is None else Route(given)
-    raise Fault(400, f"options.{OWN}.route must be one of {', '.join(Route)}")
+    raise ApiError(400, f"options.{EXTENSION_KEY}.route must be one of {', '.join(Route)}")
 
 
 def _lookahead(given: Any) -> int | str | None:
     whole = isinstance(given, int) and not isinstance(given, bool) and given >= 0
     if given is None or given == "auto" or whole:
         return given  # type: ignore[no-any-return]
-    raise Fault(400, f'options.{OWN}.lookahead must be "auto" or a whole number, 0 or more')
+    raise ApiError(400, f'options.{EXTENSION_KEY}.lookahead must be "auto" or a whole number, 0 or more')
 
 
 def _obstacle(body: Mapping[str, Any], read: ChatRequest | GenerateRequest) -> str | None:
@@ -127,7 +127,7 @@ def _obstacle(body: Mapping[str, Any], read: ChatRequest | GenerateRequest) -> s
 
 
 def _option_obstacle(options: Mapping[str, Any]) -> str | None:
-    set_ = {name: value for name, value in options.items() if value is not None and name != OWN}
+    set_ = {name: value for name, value in options.items() if value is not None and name != EXTENSION_KEY}
     if unknown := [name for name in set_ if name not in _KNOWN_OPTIONS]:
         return f"the option {unknown[0]!r:.60} isn't known"
     try:
@@ -137,11 +137,13 @@ def _option_obstacle(options: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _ask(read: ChatRequest | GenerateRequest) -> Ask:
-    options = {name: value for name, value in (read.options or {}).items() if name != OWN and value is not None}
+def _ask(read: ChatRequest | GenerateRequest) -> ReplyInput:
+    options = {
+        name: value for name, value in (read.options or {}).items() if name != EXTENSION_KEY and value is not None
+    }
     if isinstance(read, ChatRequest):
-        return Conversation(read.messages, options, read.format, read.tools or (), read.think)
-    return Completion(
+        return ChatInput(read.messages, options, read.format, read.tools or (), read.think)
+    return CompletionInput(
         prompt=read.prompt,
         options=options,
         format=read.format,

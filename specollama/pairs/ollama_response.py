@@ -14,7 +14,7 @@ SomeReply = TypeVar("SomeReply", bound=Reply)
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class ReplyWriter:
     """Writes the replies of one request. `model`: as it was asked for."""
 
     model: str
@@ -58,11 +58,11 @@ class Writer:
     def _reply(self, content: str, thinking: str | None) -> Reply:
         if self.chat:
             message = Message(role="assistant", content=content, thinking=thinking)
-            return ChatReply(model=self.model, created_at=now(), message=message)
-        return GenerateReply(model=self.model, created_at=now(), response=content, thinking=thinking)
+            return ChatReply(model=self.model, created_at=utc_now(), message=message)
+        return GenerateReply(model=self.model, created_at=utc_now(), response=content, thinking=thinking)
 
 
-def joined(replies: list[SomeReply]) -> SomeReply:
+def join_replies(replies: list[SomeReply]) -> SomeReply:
     """What a request with `stream: false` gets: all texts and log-probabilities, the counts of the last."""
     last = replies[-1]
     last.logprobs = [entry for reply in replies for entry in reply.logprobs or []] or None
@@ -76,7 +76,7 @@ def joined(replies: list[SomeReply]) -> SomeReply:
     return last
 
 
-def now() -> str:
+def utc_now() -> str:
     """The time in UTC to the nanosecond, trailing zeros dropped as in Go."""
     seconds, nanoseconds = divmod(time.time_ns(), 10**9)
     whole = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")

@@ -15,47 +15,54 @@ from pathlib import Path
 from time import monotonic, perf_counter_ns
 from typing import Any, Self, Unpack
 
-from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
 from specollama.backends.ollama.client import OllamaServer
-from specollama.backends.ollama.model_info import Model, context_length, describe, passed_on
-from specollama.backends.ollama.request_bodies import Requests
+from specollama.backends.ollama.model_info import ModelInfo, context_length, fetch_model_info, forwarded_options
+from specollama.backends.ollama.request_bodies import RequestTemplate
 from specollama.backends.ollama.slot_probe import probe_pair
-from specollama.backends.ollama.tokenizer import vocabularies
+from specollama.backends.ollama.tokenizer import load_tokenizers
 from specollama.config.endpoints import Endpoint
-from specollama.config.settings import FileRef, Overrides, PairSettings, ollama_of
+from specollama.config.settings import FileRef, Overrides, PairSettings, ollama_endpoint
 from specollama.errors import EndpointError, ModelMissing, Unreachable, UnsupportedPair
-from specollama.pairs.event_streams import unless_nothing_came, written
-from specollama.pairs.feasibility import ReplyContext, choose_rule, why_not_lanes, why_not_split, why_off, why_plain
-from specollama.pairs.prompt import Unprompted, rendered_by_server
-from specollama.pairs.request import Ask, Conversation
-from specollama.pairs.routes.lanes import Plan, begins_twice, speculated_by_requests
-from specollama.pairs.routes.local import BUSY, LocalPlan, LocalRoute, speculated_here
+from specollama.pairs.event_streams import fall_back_if_empty, plain_events
+from specollama.pairs.feasibility import (
+    ReplyContext,
+    choose_acceptance_method,
+    why_drafting_is_off,
+    why_not_lanes,
+    why_not_split,
+    why_plain,
+)
+from specollama.pairs.prompt import NoPrompt, render_on_server
+from specollama.pairs.request import ChatInput, ReplyInput
+from specollama.pairs.routes.lanes import OllamaPlan, may_double_bos, ollama_events
+from specollama.pairs.routes.local import BUSY, LocalPlan, LocalRoute, local_events
 from specollama.pairs.routes.native import NativePlan, NativeRoute
-from specollama.pairs.routes.scoring import ScoringPlan, ScoringRoute, scored
-from specollama.pairs.served_drafters import requests_for
-from specollama.pairs.slots import DEFAULT_LANES
-from specollama.pairs.tokenizers import Tokenizers, compared
-from specollama.spec_decode.decode_loop import Watcher
+from specollama.pairs.routes.scoring import ScoringPlan, ScoringRoute, scoring_events
+from specollama.pairs.served_drafters import request_template
+from specollama.pairs.slots import DEFAULT_SLOTS
+from specollama.pairs.tokenizers import TokenizerMatch, compare_tokenizers
+from specollama.spec_decode.decode_loop import RoundObserver
 from specollama.spec_decode.events import Done, Event, Status, Text
 from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.sampler_support import sampler_obstacle
 from specollama.spec_decode.types import Route, SamplingOptions
 
-AnyPlan = Plan | LocalPlan | NativePlan | ScoringPlan
+AnyPlan = OllamaPlan | LocalPlan | NativePlan | ScoringPlan
 
 _KNOWN_FOR = 10.0  # seconds: after that a name may be another model's, or its Modelfile have other options
 
 
 @dataclass(slots=True)
-class _Known:
+class _ModelCache:
     """What was learnt of a pair's models, for all its replies."""
 
-    models: tuple[Model, Model | str] | None = None
-    asked: float = 0.0  # when that was, by the monotonic clock
-    draft: Model | str = ""  # of a target that isn't on an Ollama
-    tokenizers: dict[tuple[str, str], Tokenizers] = field(default_factory=dict)  # by the models' digests
-    comparing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
+    models: tuple[ModelInfo, ModelInfo | str] | None = None
+    fetched_at: float = 0.0  # when that was, by the monotonic clock
+    draft: ModelInfo | str = ""  # of a target that isn't on an Ollama
+    tokenizers: dict[tuple[str, str], TokenizerMatch] = field(default_factory=dict)  # by the models' digests
+    compare_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    measure_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Pair:
@@ -71,11 +78,11 @@ class Pair:
         self._stack = AsyncExitStack()
         self._local, self._scoring = LocalRoute(environ, state), ScoringRoute(environ, state)
         self._native = NativeRoute(environ)
-        ollama = ollama_of(settings.target)
+        ollama = ollama_endpoint(settings.target)
         self._target_server = _server(ollama, environ) if ollama else None
         self.draft_server = _server(settings.draft.endpoint, environ) if settings.draft else None
-        self._known = _Known()
-        self._watch: Watcher | None = None
+        self._known = _ModelCache()
+        self._observer: RoundObserver | None = None
 
     async def __aenter__(self) -> Self:
         for server in (self._target_server, self.draft_server):
@@ -96,29 +103,29 @@ class Pair:
     async def __aexit__(self, *error: object) -> None:
         await self._stack.aclose()
 
-    def tuned(self, **flags: Unpack[Overrides]) -> Pair:
+    def with_overrides(self, **flags: Unpack[Overrides]) -> Pair:
         """The same pair with other settings for one reply; servers and what is known of them are shared.
 
         Raises UsageError naming the setting.
         """
         pair = copy(self)
-        pair.settings = self.settings.override(**flags)
+        pair.settings = self.settings.with_overrides(**flags)
         return pair
 
-    def watched(self, watch: Watcher) -> Pair:
+    def with_observer(self, watch: RoundObserver) -> Pair:
         """The same pair for one reply, of whose rounds `watch` is told as they end."""
         pair = copy(self)
-        pair._watch = watch
+        pair._observer = watch
         return pair
 
     async def context_length(self) -> int | None:
         """Tokens that a conversation has room for; None where that isn't known, as before its models are loaded."""
         known = self._local.context_length or self._scoring.context_length
-        if known or self.without_ollama:
+        if known or self.is_without_ollama:
             return known
-        return await context_length((await self.models())[0])
+        return await context_length((await self.model_infos())[0])
 
-    async def reply(self, ask: Ask) -> AsyncGenerator[Event, None]:
+    async def reply(self, ask: ReplyInput) -> AsyncGenerator[Event, None]:
         """The events of one reply: a Status, Text as it comes, Done. Close it to stop; nothing runs on then."""
         began, first = perf_counter_ns(), 0
         async with aclosing(self._events(ask)) as events:
@@ -130,18 +137,18 @@ class Pair:
                     event.stats.total_duration = perf_counter_ns() - began
                 yield event
 
-    async def _events(self, ask: Ask) -> AsyncGenerator[Event, None]:
-        plan = await self.plan(ask)
+    async def _events(self, ask: ReplyInput) -> AsyncGenerator[Event, None]:
+        plan = await self.make_plan(ask)
         options = ReplyContext(self.settings, ask).options
         reason = plan if isinstance(plan, str) else None
         if not isinstance(plan, str):
-            async with aclosing(self.speculated(plan)) as events:
+            async with aclosing(self.speculated_events(plan)) as events:
                 async for event in events:
                     if isinstance(event, str):
                         reason = event
                         break
                     yield event
-        if isinstance(plan, Plan):
+        if isinstance(plan, OllamaPlan):
             # The draw that was begun, not another: one that takes whatever comes would be biased.
             options = {**options, "seed": plan.first_seed}
         if reason is not None:
@@ -149,94 +156,96 @@ class Pair:
                 async for plain_event in plain_events:
                     yield plain_event
 
-    async def plan(self, ask: Ask) -> AnyPlan | str:
+    async def make_plan(self, ask: ReplyInput) -> AnyPlan | str:
         """How the request is going to be speculated, or why it isn't."""
         context = ReplyContext(self.settings, ask)
         if isinstance(self.settings.target, FileRef):
-            return await self._helped(await self._local.plan_alone(context))
+            return await self._with_served_draft(await self._local.plan_without_server(context))
         if self.settings.route is Route.NATIVE:
             return await self._native.plan(self.settings, self._body(ask, context.options))
         if self._scoring.api(self.settings):
-            return await self._scored(context)
+            return await self._plan_scoring(context)
         try:
-            target, draft = await self.models()
+            target, draft = await self.model_infos()
         except Unreachable:
-            opened = await self._local.pair(self.settings, context.options)
+            opened = await self._local.open_models(self.settings, context.options)
             if isinstance(opened, str):
                 raise
             opened.notices.append("its server can't be reached: the file's own template, and no Modelfile's options")
-            return await self._helped(await self._local.plan_alone(context))
+            return await self._with_served_draft(await self._local.plan_without_server(context))
         except EndpointError:
-            if not await self._scoring.find(self.settings):
+            if not await self._scoring.detect_engine(self.settings):
                 raise
-            return await self._scored(context)
+            return await self._plan_scoring(context)
         if self.settings.route is Route.SCORING:
             raise UnsupportedPair("route scoring is for other engines: Ollama's API can't score given tokens")
         context = replace(context, target=target)
         if reason := why_plain(context, target):
             return reason
-        local = await self._in_process(context, target, draft)
+        local = await self._plan_local(context, target, draft)
         if isinstance(local, LocalPlan) or self.settings.route is Route.LOCAL:
             return local
-        plan = await self._prepare(context, target, draft)
+        plan = await self._plan_ollama(context, target, draft)
         return f"{plan}; {local}" if isinstance(plan, str) and local and local not in plan else plan
 
-    async def sampling(self, ask: Ask) -> SamplingOptions:
+    async def sampling(self, ask: ReplyInput) -> SamplingOptions:
         """The options that the target's server would sample with."""
-        target = None if self.without_ollama else (await self.models())[0]
+        target = None if self.is_without_ollama else (await self.model_infos())[0]
         return ReplyContext(self.settings, ask, target).sampling
 
-    async def _scored(self, context: ReplyContext) -> ScoringPlan:
+    async def _plan_scoring(self, context: ReplyContext) -> ScoringPlan:
         """A plan for an engine that isn't Ollama."""
-        return await self._scoring.plan(context, await self._draft())
+        return await self._scoring.plan(context, await self._served_draft())
 
-    async def _draft(self) -> Model | str:
+    async def _served_draft(self) -> ModelInfo | str:
         """The served draft model of a target that isn't on an Ollama, or why there is none."""
-        async with self._known.comparing:
-            if not isinstance(self._known.draft, Model):
+        async with self._known.compare_lock:
+            if not isinstance(self._known.draft, ModelInfo):
                 self._known.draft = await self._describe_draft()
             return self._known.draft
 
     @property
-    def without_ollama(self) -> bool:
+    def is_without_ollama(self) -> bool:
         """Whether no Ollama serves the target, as far as that is known."""
         return isinstance(self.settings.target, FileRef) or self._scoring.api(self.settings) is not None
 
-    async def scoring(self) -> ScoringRoute | None:
+    async def scoring_route(self) -> ScoringRoute | None:
         """The route to the engine that serves the target in Ollama's place; None for an Ollama, or a file."""
-        return self._scoring if await self._scoring.find(self.settings) else None
+        return self._scoring if await self._scoring.detect_engine(self.settings) else None
 
-    async def _in_process(self, context: ReplyContext, target: Model, draft: Model | str) -> LocalPlan | str:
+    async def _plan_local(self, context: ReplyContext, target: ModelInfo, draft: ModelInfo | str) -> LocalPlan | str:
         """A plan with the target's own file, or why that can't be; "" where it isn't worth a word."""
-        if not context.sampling.greedy and not target.sampler_known:
+        if not context.sampling.greedy and not target.has_known_sampler:
             return "the target's sampler doesn't work in llama.cpp's order"
         if reason := sampler_obstacle(context.sampling):
             return f"local: {reason}"
-        opened = await self._local.pair(self.settings, context.options, target)
+        opened = await self._local.open_models(self.settings, context.options, target)
         if isinstance(opened, str):
             return opened
-        if opened.alone.locked():
+        if opened.reply_lock.locked():
             return BUSY
         if reason := why_not_split(target, opened.target.vocabulary):
             return reason
         prompt = await self._prompt(context, target, opened.target.vocabulary, here=True)
-        if isinstance(prompt, Unprompted):
+        if isinstance(prompt, NoPrompt):
             return prompt.reason
         if reason := opened.why_full(prompt):
             return reason
-        opened.notices += await self._local.held_twice(target)
+        opened.notices += await self._local.loaded_twice_notice(target)
         raw = context.request.raw
-        return await self._helped(LocalPlan(opened, prompt, context, raw, target.thinks, opened.told()), draft)
+        return await self._with_served_draft(
+            LocalPlan(opened, prompt, context, raw, target.can_think, opened.pop_notices()), draft
+        )
 
-    async def _helped(self, plan: LocalPlan, draft: Model | str | None = None) -> LocalPlan:
+    async def _with_served_draft(self, plan: LocalPlan, draft: ModelInfo | str | None = None) -> LocalPlan:
         """With the draft model that only its server has, or with a line about why that doesn't draft."""
-        if why_off(self.settings) or self.settings.draft not in self._local.remaining:
+        if why_drafting_is_off(self.settings) or self.settings.draft not in self._local.remaining:
             return plan
-        if isinstance(found := draft or await self._draft(), Model):
-            return replace(plan, others=(found,))
+        if isinstance(found := draft or await self._served_draft(), ModelInfo):
+            return replace(plan, served_drafts=(found,))
         return replace(plan, notices=(found, *plan.notices))
 
-    async def speculated(
+    async def speculated_events(
         self, plan: AnyPlan, lanes: Callable[[], int] | None = None
     ) -> AsyncGenerator[Event | str, None]:
         """The events of a planned reply; a reason in place of them all when it came to nothing before any text.
@@ -244,132 +253,132 @@ class Pair:
         The target has to be asked with the seed `plan.first_seed` then: a fresh one that takes whatever comes would
         be biased. `lanes`: how many the reply may use at the moment, where it isn't alone.
         """
-        if not isinstance(plan, Plan):
+        if not isinstance(plan, OllamaPlan):
             async with aclosing(self._other_events(plan)) as others:
                 async for event_of_other in others:
                     yield event_of_other
             return
-        async with aclosing(speculated_by_requests(plan, self.settings, lanes, self._watch)) as events:
-            async for event in unless_nothing_came(events):
+        async with aclosing(ollama_events(plan, self.settings, lanes, self._observer)) as events:
+            async for event in fall_back_if_empty(events):
                 yield event
 
     def _other_events(self, plan: LocalPlan | NativePlan | ScoringPlan) -> AsyncGenerator[Event, None]:
         if isinstance(plan, NativePlan):
             return plan.events()
-        told = (self.settings, self._watch)
-        return speculated_here(plan, *told) if isinstance(plan, LocalPlan) else scored(plan, *told)
+        told = (self.settings, self._observer)
+        return local_events(plan, *told) if isinstance(plan, LocalPlan) else scoring_events(plan, *told)
 
-    def context(self, plan: AnyPlan, text: str) -> list[int] | None:
+    def context_tokens(self, plan: AnyPlan, text: str) -> list[int] | None:
         """The tokens of the prompt and the reply, as /api/generate gives them; None where they aren't known exactly."""
         if isinstance(plan, ScoringPlan | NativePlan):
             return None
-        exact = plan.opened.target.vocabulary if isinstance(plan, LocalPlan) else plan.tokenizers.target
+        exact = plan.models.target.vocabulary if isinstance(plan, LocalPlan) else plan.tokenizers.target
         return None if exact is None or plan.raw else list(exact.encode(plan.prompt + text))
 
-    async def models(self) -> tuple[Model, Model | str]:
+    async def model_infos(self) -> tuple[ModelInfo, ModelInfo | str]:
         """What is known of the target, and of the draft model or why it can't be asked; asked anew now and then."""
-        if self._known.models is None or monotonic() - self._known.asked > _KNOWN_FOR:
+        if self._known.models is None or monotonic() - self._known.fetched_at > _KNOWN_FOR:
             target, draft = await asyncio.gather(
-                describe(self.target_server, self.settings.target.model), self._describe_draft()
+                fetch_model_info(self.target_server, self.settings.target.model), self._describe_draft()
             )
             if isinstance(draft, str) and self.settings.draft:
                 return target, draft  # asked again the next time: it may be there by then
-            self._known.models, self._known.asked = (target, draft), monotonic()
+            self._known.models, self._known.fetched_at = (target, draft), monotonic()
         return self._known.models
 
-    async def _describe_draft(self) -> Model | str:
+    async def _describe_draft(self) -> ModelInfo | str:
         unused = self.settings.route is Route.PLAIN or self.settings.lookahead == 0
         if self.draft_server is None or self.settings.draft is None or unused:
             return "no draft model"
         try:
-            return await describe(self.draft_server, self.settings.draft.model)
+            return await fetch_model_info(self.draft_server, self.settings.draft.model)
         except ModelMissing:
             raise  # a wrong name, or a pull that was forgotten: not a fault that passes
         except EndpointError as error:
             return f"the draft's server: {error}"
 
-    async def _prepare(self, context: ReplyContext, target: Model, draft: Model | str) -> Plan | str:
+    async def _plan_ollama(self, context: ReplyContext, target: ModelInfo, draft: ModelInfo | str) -> OllamaPlan | str:
         """How the reply is going to be speculated, or why it isn't."""
-        sampling, model = context.sampling, draft if isinstance(draft, Model) else None
-        if isinstance(draft, str) and not self.settings.looks_up_alone:
+        sampling, model = context.sampling, draft if isinstance(draft, ModelInfo) else None
+        if isinstance(draft, str) and not self.settings.uses_lookup_alone:
             return draft
         tokenizers = await self.tokenizers(target, model)
         if reason := why_not_split(target, tokenizers.target):
             return reason
         prompt = await self._prompt(context, target, tokenizers.target)
-        if isinstance(prompt, Unprompted):
+        if isinstance(prompt, NoPrompt):
             return prompt.reason
-        if tokenizers.target is None and begins_twice(prompt, target):
+        if tokenizers.target is None and may_double_bos(prompt, target):
             return (
                 f"the begin marker may come twice, which can't be told without a vocabulary: {tokenizers.why_not_exact}"
             )
-        plan = Plan(
+        plan = OllamaPlan(
             route=self.settings.route,
-            rule=choose_rule(self.settings.rule, sampling, target, model, tokenizers),
+            rule=choose_acceptance_method(self.settings.rule, sampling, target, model, tokenizers),
             seed=secrets.randbits(31) if sampling.seed is None else sampling.seed,
             prompt=prompt,
             raw=context.request.raw,
             target=target,
             draft=model,
-            lookup=self.settings.looks_up and (model is None or self.settings.route is not Route.GREEDY),
-            target_requests=requests_for(target, context),
-            draft_requests=requests_for(model, context) if model else None,
+            lookup=self.settings.uses_lookup and (model is None or self.settings.route is not Route.GREEDY),
+            target_requests=request_template(target, context),
+            draft_requests=request_template(model, context) if model else None,
             tokenizers=tokenizers,
             context_length=await context_length(target),
-            lanes=self.settings.lanes or DEFAULT_LANES,
+            lanes=self.settings.lanes or DEFAULT_SLOTS,
         )
-        return await self._routed(plan)
+        return await self._choose_route(plan)
 
     async def _prompt(
-        self, context: ReplyContext, target: Model, vocabulary: LlamaVocabulary | None, *, here: bool = False
-    ) -> str | Unprompted:
+        self, context: ReplyContext, target: ModelInfo, vocabulary: LlamaTokenizer | None, *, here: bool = False
+    ) -> str | NoPrompt:
         """`here`: the target is opened in process, and its server needs it for the rendering alone."""
-        body = self._body(context.request, passed_on(context.options)) | {"truncate": False}
-        unloads = Requests(target.name, SamplingOptions(), keep_alive=self.settings.keep_alive).unloads
+        body = self._body(context.request, forwarded_options(context.options)) | {"truncate": False}
+        unloads = RequestTemplate(target.name, SamplingOptions(), keep_alive=self.settings.keep_alive).unloads
         if unloads and not here:
             body.pop("keep_alive")  # rendering would unload the model
-        return await rendered_by_server(context.request, body, target, vocabulary)
+        return await render_on_server(context.request, body, target, vocabulary)
 
-    async def _routed(self, plan: Plan) -> Plan | str:
+    async def _choose_route(self, plan: OllamaPlan) -> OllamaPlan | str:
         """The plan with its route decided, or why it is better not followed."""
-        if plan.full:
+        if plan.is_full:
             return f"the prompt of {plan.prompt_tokens} tokens fills the context of {plan.context_length}"
         if plan.route is not Route.AUTO:
             return plan
-        if self._known.measuring.locked():
+        if self._known.measure_lock.locked():
             return "the pair is being measured"  # by another reply; both at once would measure each other
-        async with self._known.measuring:
+        async with self._known.measure_lock:
             probe = await probe_pair(plan.target_requests, plan.target, plan.draft_requests, plan.draft)
         if isinstance(probe, str):
             return probe
         obstacle = why_not_lanes(probe, plan.prompt_tokens, plan.lanes)
         return obstacle or replace(plan, route=Route.LANES, probe=probe)
 
-    def _body(self, ask: Ask, options: Mapping[str, Any]) -> dict[str, Any]:
+    def _body(self, ask: ReplyInput, options: Mapping[str, Any]) -> dict[str, Any]:
         keep_alive = self.settings.keep_alive
         kept = {} if keep_alive is None else {"keep_alive": keep_alive}
         return {"model": self.settings.target.model, **ask.body(), "options": dict(options), **kept}
 
-    async def _plain(self, ask: Ask, options: Mapping[str, Any], reason: str) -> AsyncGenerator[Event, None]:
+    async def _plain(self, ask: ReplyInput, options: Mapping[str, Any], reason: str) -> AsyncGenerator[Event, None]:
         """The target's own answer through its own endpoint, as it comes."""
         stats, body = Stats(route=Route.PLAIN, reason=reason), self._body(ask, options)
         yield Status(on=False, detail=reason)
         server = self.target_server
-        stream = server.stream_chat(body) if isinstance(ask, Conversation) else server.stream_generate(body)
+        stream = server.stream_chat(body) if isinstance(ask, ChatInput) else server.stream_generate(body)
         async with aclosing(stream) as chunks:
-            async for event in written(chunks, stats):
+            async for event in plain_events(chunks, stats):
                 yield event
 
-    async def tokenizers(self, target: Model, draft: Model | None) -> Tokenizers:
+    async def tokenizers(self, target: ModelInfo, draft: ModelInfo | None) -> TokenizerMatch:
         """Once for two models: the target's tokenizer, and whether the draft model's is the same."""
-        async with self._known.comparing:
+        async with self._known.compare_lock:
             digests = target.digest, draft.digest if draft else ""
             if digests not in self._known.tokenizers:
-                ours, theirs = await vocabularies(target, draft)
-                known = compared(ours, theirs)
+                ours, theirs = await load_tokenizers(target, draft)
+                known = compare_tokenizers(ours, theirs)
                 if known.target:
                     self._stack.callback(known.target.close)
-                if isinstance(theirs, LlamaVocabulary):
+                if isinstance(theirs, LlamaTokenizer):
                     theirs.close()
                 if any(isinstance(side, EndpointError) for side in (ours, theirs)):
                     return known  # asked again the next time
@@ -378,4 +387,4 @@ class Pair:
 
 
 def _server(endpoint: Endpoint, environ: Mapping[str, str]) -> OllamaServer:
-    return OllamaServer(endpoint.url, **endpoint.reaching(environ))
+    return OllamaServer(endpoint.url, **endpoint.connection_settings(environ))

@@ -12,19 +12,19 @@ from specollama.backends.ollama.model_info import full_name
 from specollama.config.loading import Config
 from specollama.config.settings import ModelRef, PairSettings
 from specollama.pairs.pair import Pair
-from specollama.pairs.slots import DEFAULT_LANES, Lanes
+from specollama.pairs.slots import DEFAULT_SLOTS, SlotPool
 
 if TYPE_CHECKING:
     from specollama.pairs.trace.recorder import TraceFile
 
 
 @dataclass(frozen=True, slots=True)
-class OpenPair:
-    """A pair that can be asked. `lanes`: its target's, which other pairs may share."""
+class PairEntry:
+    """A pair that can be asked. `slots`: its target's, which other pairs may share."""
 
     name: str
     pair: Pair
-    lanes: Lanes
+    slots: SlotPool
     intercept: bool = True
     trace: TraceFile | None = None  # that its replies are added to
 
@@ -40,7 +40,7 @@ class PairPool:
     """
 
     def __init__(self, config: Config, environ: Mapping[str, str], trace: TraceFile | None = None) -> None:
-        lanes: dict[tuple[str, str], Lanes] = {}
+        lanes: dict[tuple[str, str], SlotPool] = {}
         self.pairs = {name: _opened(name, config, environ, lanes, trace) for name in config.table.pairs}
         self._names = {full_name(name): opened for name, opened in self.pairs.items()}
         self._targets = _targets(self.pairs, config.table.default_pair)
@@ -56,37 +56,37 @@ class PairPool:
     ) -> None:
         await self._stack.aclose()
 
-    def named(self, model: object) -> OpenPair | None:
+    def get(self, model: object) -> PairEntry | None:
         """The pair of that name."""
         return self._names.get(full_name(model)) if isinstance(model, str) and model else None
 
-    def find(self, model: object) -> OpenPair | None:
+    def find(self, model: object) -> PairEntry | None:
         """The pair of that name, else one whose target has it; None when the model is to be left alone."""
         if not isinstance(model, str) or not model:
             return None
-        return self.named(model) or self._targets.get(full_name(model))
+        return self.get(model) or self._targets.get(full_name(model))
 
 
 def _opened(
     name: str,
     config: Config,
     environ: Mapping[str, str],
-    lanes: dict[tuple[str, str], Lanes],
+    lanes: dict[tuple[str, str], SlotPool],
     trace: TraceFile | None,
-) -> OpenPair:
+) -> PairEntry:
     settings = config.pair(name, environ)
     url = settings.target.endpoint.url if isinstance(settings.target, ModelRef) else ""
     target = (url, full_name(settings.target.model))
-    total = settings.lanes or DEFAULT_LANES
-    shared = lanes.setdefault(target, Lanes(total))
+    total = settings.lanes or DEFAULT_SLOTS
+    shared = lanes.setdefault(target, SlotPool(total))
     shared.total = min(shared.total, total)
-    return OpenPair(name, Pair(settings, environ), shared, config.table.pairs[name].intercept, trace)
+    return PairEntry(name, Pair(settings, environ), shared, config.table.pairs[name].intercept, trace)
 
 
-def _targets(pairs: Mapping[str, OpenPair], default: str | None) -> dict[str, OpenPair]:
+def _targets(pairs: Mapping[str, PairEntry], default: str | None) -> dict[str, PairEntry]:
     """Pairs by their target's name: the default one before the others, then as they stand in the file."""
     ordered = sorted(pairs.values(), key=lambda opened: opened.name != default)
-    found: dict[str, OpenPair] = {}
+    found: dict[str, PairEntry] = {}
     for opened in ordered:
         if opened.intercept:
             found.setdefault(full_name(opened.settings.target.model), opened)

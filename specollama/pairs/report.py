@@ -88,7 +88,7 @@ def stats_lines(stats: Stats) -> list[tuple[str, str]]:
     return [(name, value) for name, value in lines if value] + notices
 
 
-def aligned(lines: Sequence[tuple[str, str]]) -> str:
+def align_columns(lines: Sequence[tuple[str, str]]) -> str:
     """Names and values in two columns."""
     width = max((len(name) for name, _ in lines), default=0)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in lines)

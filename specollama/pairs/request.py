@@ -10,7 +10,7 @@ from specollama.backends.ollama.schema import Message
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ChatInput:
     """What is to be answered.
 
     `options` are Ollama's, by its names; those that are set here win over the pair's. `format`: "json" or a JSON
@@ -49,7 +49,7 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
+class CompletionInput:
     """A prompt that is to be written on, as /api/generate takes it; the fields are its own, as are their meanings.
 
     `raw`: the prompt goes to the model as it is, without a template.
@@ -84,4 +84,4 @@ class Completion:
         }
 
 
-Ask = Conversation | Completion
+ReplyInput = ChatInput | CompletionInput

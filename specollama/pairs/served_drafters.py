@@ -4,47 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from specollama.backends.drafter_pool import ServedDrafter
-from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
-from specollama.backends.ollama.drafter import OllamaDrafter, RetokenisedDrafter
-from specollama.backends.ollama.model_info import Model, passed_on
-from specollama.backends.ollama.request_bodies import Requests
-from specollama.config.endpoints import apart
+from specollama.backends.drafter_pool import ServedDraftModel
+from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
+from specollama.backends.ollama.drafter import OllamaDrafter, RetokenizingDrafter
+from specollama.backends.ollama.model_info import ModelInfo, forwarded_options
+from specollama.backends.ollama.request_bodies import RequestTemplate
+from specollama.config.endpoints import on_different_machines
 from specollama.config.settings import PairSettings
 from specollama.pairs.feasibility import ReplyContext
 from specollama.spec_decode.draft_ahead import DraftAhead
 from specollama.spec_decode.interfaces import Drafter
-from specollama.spec_decode.types import Rule
+from specollama.spec_decode.types import AcceptanceMethod
 
 
-def requests_for(model: Model, context: ReplyContext) -> Requests:
+def request_template(model: ModelInfo, context: ReplyContext) -> RequestTemplate:
     """What a model of the pair is asked in the course of a reply."""
-    return Requests(model.name, context.sampling, passed_on(context.options), context.settings.keep_alive)
+    return RequestTemplate(
+        model.name, context.sampling, forwarded_options(context.options), context.settings.keep_alive
+    )
 
 
-def served(
-    model: Model,
+def make_served_drafter(
+    model: ModelInfo,
     context: ReplyContext,
     target: str,
-    vocabulary: LlamaVocabulary | None = None,
-) -> ServedDrafter:
+    vocabulary: LlamaTokenizer | None = None,
+) -> ServedDraftModel:
     """A draft model on its own server, for a target that a planner drafts for. `target`: a URL of its machine.
 
     `vocabulary`: the target's, where drafts are to come in its tokens.
     """
-    requests = requests_for(model, context)
-    drafter: Drafter = OllamaDrafter(model.server, requests, rule=Rule.MATCH, seed=0, row_tokens=model.row_tokens)
+    requests = request_template(model, context)
+    drafter: Drafter = OllamaDrafter(
+        model.server, requests, rule=AcceptanceMethod.MATCH, seed=0, row_tokens=model.row_tokens
+    )
     if vocabulary is not None:
-        drafter = RetokenisedDrafter(drafter, vocabulary)
+        drafter = RetokenizingDrafter(drafter, vocabulary)
     ahead = runs_ahead(context.settings, target, model.server.url)
-    return ServedDrafter(model.name, DraftAhead(drafter) if ahead else drafter)
+    return ServedDraftModel(model.name, DraftAhead(drafter) if ahead else drafter)
 
 
-def drafting_ahead(drafters: Iterable[ServedDrafter]) -> list[DraftAhead]:
+def ahead_drafters(drafters: Iterable[ServedDraftModel]) -> list[DraftAhead]:
     """Those of them that draft while the target verifies."""
     return [each.drafter for each in drafters if isinstance(each.drafter, DraftAhead)]
 
 
 def runs_ahead(settings: PairSettings, target: str, draft: str) -> bool:
     """As it is set, else where these URLs are of different machines."""
-    return apart(target, draft) if settings.draft_ahead is None else settings.draft_ahead
+    return on_different_machines(target, draft) if settings.draft_ahead is None else settings.draft_ahead

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from specollama.spec_decode.lookahead import Lookahead
-from specollama.spec_decode.types import Draft, Round
+from specollama.spec_decode.types import Draft, RoundRecord
 
-_FEWEST = 2  # lanes of a speculated reply: one row, and one drafted token
+_MIN_SLOTS = 2  # lanes of a speculated reply: one row, and one drafted token
 
 
 @dataclass(slots=True)
-class Lanes:
+class SlotPool:
     """`total`: requests that the target works on at once. A plain reply takes one of them."""
 
     total: int
@@ -21,21 +21,21 @@ class Lanes:
     _plain: int = 0
 
     @property
-    def free(self) -> bool:
+    def has_room(self) -> bool:
         """Whether one more reply can be speculated with a fair share for each."""
-        return self._left // (self._speculated + 1) >= _FEWEST
+        return self._left // (self._speculated + 1) >= _MIN_SLOTS
 
     @property
-    def share(self) -> int:
+    def fair_share(self) -> int:
         """Lanes that each speculated reply may use now."""
-        return max(_FEWEST, self._left // max(1, self._speculated))
+        return max(_MIN_SLOTS, self._left // max(1, self._speculated))
 
     @property
     def _left(self) -> int:
         return self.total - self._plain
 
     @contextmanager
-    def speculated(self) -> Iterator[None]:
+    def speculated_reply(self) -> Iterator[None]:
         """For as long as a speculated reply runs."""
         self._speculated += 1
         try:
@@ -44,7 +44,7 @@ class Lanes:
             self._speculated -= 1
 
     @contextmanager
-    def plain(self) -> Iterator[None]:
+    def plain_reply(self) -> Iterator[None]:
         """For as long as a reply runs that the target writes alone."""
         self._plain += 1
         try:
@@ -57,23 +57,23 @@ class Lanes:
 class SharedLookahead:
     """A lookahead that never drafts more than the reply's share of the lanes can verify at once."""
 
-    wanted: Lookahead
-    lanes: Callable[[], int]
+    inner: Lookahead
+    slots: Callable[[], int]
 
-    def next(self) -> int:
-        return min(self.wanted.next(), max(1, self.lanes() - 1))
+    def max_draft_tokens(self) -> int:
+        return min(self.inner.max_draft_tokens(), max(1, self.slots() - 1))
 
-    def send(self, draft: Draft) -> int:
-        return self.wanted.send(draft)
+    def verify_length(self, draft: Draft) -> int:
+        return self.inner.verify_length(draft)
 
-    def forecast(self, draft: Draft) -> Sequence[float]:
-        return self.wanted.forecast(draft)
+    def accept_probabilities(self, draft: Draft) -> Sequence[float]:
+        return self.inner.accept_probabilities(draft)
 
-    def learn(self, round: Round) -> None:
-        self.wanted.learn(round)
+    def learn(self, round: RoundRecord) -> None:
+        self.inner.learn(round)
 
     def __str__(self) -> str:
-        return str(self.wanted)
+        return str(self.inner)
 
 
-DEFAULT_LANES = 8  # concurrent rows, where the configuration doesn't say how many the target works on at once
+DEFAULT_SLOTS = 8  # concurrent rows, where the configuration doesn't say how many the target works on at once

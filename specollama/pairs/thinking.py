@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-OPENING, CLOSING = "<think>", "</think>"
+OPENING_TAG, CLOSING_TAG = "<think>", "</think>"
 
 
 class _Place(Enum):
@@ -26,7 +26,7 @@ class ThinkingSplitter:
     inside: bool = False
     _place: _Place = field(init=False)
     _held: str = ""
-    _thought: bool = False  # some thinking was shown
+    _has_thought: bool = False  # some thinking was shown
 
     def __post_init__(self) -> None:
         self._place = _Place.INSIDE if self.inside else _Place.BEFORE
@@ -62,28 +62,28 @@ class ThinkingSplitter:
 
     def _open(self) -> None:
         begun = self._held.lstrip()
-        if begun.startswith(OPENING):
-            self._held, self._place = begun[len(OPENING) :], _Place.INSIDE
-        elif not OPENING.startswith(begun):
+        if begun.startswith(OPENING_TAG):
+            self._held, self._place = begun[len(OPENING_TAG) :], _Place.INSIDE
+        elif not OPENING_TAG.startswith(begun):
             self._place = _Place.ANSWER
 
     def _think(self) -> Iterator[tuple[str, bool]]:
-        if not self._thought:
+        if not self._has_thought:
             self._held = self._held.lstrip()
-        before, closed, after = self._held.partition(CLOSING)
+        before, closed, after = self._held.partition(CLOSING_TAG)
         if closed:
             shown, self._held, self._place = before.rstrip(), after, _Place.AFTER
         else:
-            shown = _certain(self._held)
+            shown = _safe_prefix(self._held)
             self._held = self._held[len(shown) :]
         if shown:
-            self._thought = True
+            self._has_thought = True
             yield shown, True
 
 
-def _certain(text: str) -> str:
+def _safe_prefix(text: str) -> str:
     """`text` without its end that may belong to a closing tag, or be the white space before one."""
-    for length in range(min(len(text), len(CLOSING) - 1), 0, -1):
-        if CLOSING.startswith(text[-length:]):
+    for length in range(min(len(text), len(CLOSING_TAG) - 1), 0, -1):
+        if CLOSING_TAG.startswith(text[-length:]):
             return text[:-length].rstrip()
     return text.rstrip()

@@ -5,33 +5,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from specollama.backends.llama_cpp.draft_compatibility import first_difference
-from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
 
 
 @dataclass(frozen=True, slots=True)
-class Tokenizers:
+class TokenizerMatch:
     """What is known of a pair's tokenizers.
 
     `same`: the draft model's tokens are the target's; `difference` says where not, `why_not_exact` why the target's
     tokenizer isn't there.
     """
 
-    target: LlamaVocabulary | None = None
+    target: LlamaTokenizer | None = None
     same: bool = False
     difference: str = ""
     why_not_exact: str = ""
 
 
-def compared(target: LlamaVocabulary | Exception, draft: LlamaVocabulary | Exception | None) -> Tokenizers:
+def compare_tokenizers(target: LlamaTokenizer | Exception, draft: LlamaTokenizer | Exception | None) -> TokenizerMatch:
     """Both tokenizers beside each other; an exception says why one isn't there. None: no model drafts."""
     if isinstance(target, Exception):
-        return Tokenizers(why_not_exact=str(target))
+        return TokenizerMatch(why_not_exact=str(target))
     if draft is None:
-        return Tokenizers(target)
+        return TokenizerMatch(target)
     if isinstance(draft, Exception):
-        return Tokenizers(target, difference=f"the draft's isn't known: {draft}")
-    token = first_difference(draft.tokens(), target.tokens())
+        return TokenizerMatch(target, difference=f"the draft's isn't known: {draft}")
+    token = first_difference(draft.all_texts(), target.all_texts())
     if token is None:
-        return Tokenizers(target, same=True)
-    ours, theirs = target.tokens()[token], draft.tokens()[token]
-    return Tokenizers(target, difference=f"token {token} is {ours!r} for the target and {theirs!r} for the draft")
+        return TokenizerMatch(target, same=True)
+    ours, theirs = target.all_texts()[token], draft.all_texts()[token]
+    return TokenizerMatch(target, difference=f"token {token} is {ours!r} for the target and {theirs!r} for the draft")

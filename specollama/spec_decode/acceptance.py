@@ -16,9 +16,19 @@ import hashlib
 from collections.abc import Sequence
 from random import Random
 
-from specollama.spec_decode.types import Distribution, Draft, Emitted, Origin, Row, Rule, Scored, Token, Verdict
+from specollama.spec_decode.types import (
+    AcceptanceMethod,
+    Distribution,
+    Draft,
+    Origin,
+    OutputToken,
+    TargetRow,
+    TargetScores,
+    Token,
+    VerifyResult,
+)
 
-_SEEDS = 0x7FFFFFFF
+_SEED_MASK = 0x7FFFFFFF
 
 
 def position_seed(base: int, position: int) -> int:
@@ -28,13 +38,15 @@ def position_seed(base: int, position: int) -> int:
     two positions of a reply have the same: each step is a bijection of 31 bits.
     """
     digest = hashlib.blake2b(str(base).encode(), digest_size=4).digest()
-    mixed = (int.from_bytes(digest, "big") + position) & _SEEDS
+    mixed = (int.from_bytes(digest, "big") + position) & _SEED_MASK
     for factor in (0x45D9F3B, 0x119DE1F3):  # odd, so that multiplying loses nothing
-        mixed = ((mixed ^ (mixed >> 15)) * factor) & _SEEDS
+        mixed = ((mixed ^ (mixed >> 15)) * factor) & _SEED_MASK
     return mixed ^ (mixed >> 15)
 
 
-def visible(tokens: Sequence[Token], probabilities: Sequence[float], distinct: frozenset[str]) -> Distribution | None:
+def renormalize_visible(
+    tokens: Sequence[Token], probabilities: Sequence[float], distinct: frozenset[str]
+) -> Distribution | None:
     """The distribution over the tokens that have a text of their own, given that one of those is drawn.
 
     Tokens without text are hidden (Ollama prints "" for the end, control tokens and fragments of characters).
@@ -60,7 +72,7 @@ def residual(p: Distribution, q: Distribution) -> Distribution:
     return {token: weight / total for token, weight in excess.items()} if total > 0 else p
 
 
-def draw(distribution: Distribution, random: Random) -> str:
+def sample_from(distribution: Distribution, random: Random) -> str:
     """One token of the distribution."""
     point = random.random()
     token = ""
@@ -71,7 +83,7 @@ def draw(distribution: Distribution, random: Random) -> str:
     return token  # rounding: the weights added up to a little less than 1
 
 
-def judge(draft: Draft, scored: Scored, rule: Rule, random: Random) -> Verdict:
+def verify(draft: Draft, scored: TargetScores, rule: AcceptanceMethod, random: Random) -> VerifyResult:
     """Walk along the draft as far as the target agrees, and take one token of the target's beyond.
 
     Under REJECTION a place is judged by that rule where p and q are both known, else by match; any other rule
@@ -79,43 +91,43 @@ def judge(draft: Draft, scored: Scored, rule: Rule, random: Random) -> Verdict:
     when the two have different tokenizers. It ends where no row was asked, and after a token that isn't a drafted one
     unless the rows are the target's own. Where nothing was drafted, the target's token is its own plain one.
     """
-    text, place_of = draft.text, _starts(draft)
-    offset, emitted = 0, list[Emitted]()
+    text, place_of = draft.text, _token_starts(draft)
+    offset, emitted = 0, list[OutputToken]()
     while (row := scored.rows.get(offset)) is not None:
         if row.sample is None:
-            return _verdict(draft, emitted, offset, row, contradicted=offset < len(text))
+            return _result(draft, emitted, offset, row, contradicted=offset < len(text))
         if offset == len(text):
-            emitted.append(Emitted(row.sample, Origin.BONUS if draft.tokens else Origin.PLAIN, row.top))
+            emitted.append(OutputToken(row.sample, Origin.BONUS if draft.tokens else Origin.PLAIN, row.top))
             break
-        place = place_of.get(offset) if rule is Rule.REJECTION else None
-        settled = _settle(draft, place, row, text[offset:], random)
+        place = place_of.get(offset) if rule is AcceptanceMethod.REJECTION else None
+        settled = _verify_position(draft, place, row, text[offset:], random)
         emitted.append(settled)
         if settled.origin is not Origin.ACCEPTED:
-            return _verdict(draft, emitted, offset, row, contradicted=True)
+            return _result(draft, emitted, offset, row, contradicted=True)
         spans = place_of.get(offset) is None or draft.tokens[place_of[offset]].text != settled.token.text
         offset += len(settled.token.text)
-        if spans and not scored.own:
+        if spans and not scored.follows_target:
             break
-    return _verdict(draft, emitted, offset, None, contradicted=False)
+    return _result(draft, emitted, offset, None, contradicted=False)
 
 
-def _settle(draft: Draft, place: int | None, row: Row, rest: str, random: Random) -> Emitted:
+def _verify_position(draft: Draft, place: int | None, row: TargetRow, rest: str, random: Random) -> OutputToken:
     q = draft.q[place] if place is not None and place < len(draft.q) else None
     if place is not None and row.p is not None and q is not None:
         token = draft.tokens[place].text
         if accepts(token, row.p, q, random):
-            return Emitted(_shown(token, row), Origin.ACCEPTED, row.top)
-        return Emitted(_shown(draw(residual(row.p, q), random), row), Origin.RECOVERED, row.top)
+            return OutputToken(_token_with_text(token, row), Origin.ACCEPTED, row.top)
+        return OutputToken(_token_with_text(sample_from(residual(row.p, q), random), row), Origin.RECOVERED, row.top)
     assert row.sample is not None
     agreed = rest.startswith(row.sample.text)
-    return Emitted(row.sample, Origin.ACCEPTED if agreed else Origin.RECOVERED, row.top)
+    return OutputToken(row.sample, Origin.ACCEPTED if agreed else Origin.RECOVERED, row.top)
 
 
-def _shown(text: str, row: Row) -> Token:
+def _token_with_text(text: str, row: TargetRow) -> Token:
     return next((token for token in row.top if token.text == text), Token(text))
 
 
-def _starts(draft: Draft) -> dict[int, int]:
+def _token_starts(draft: Draft) -> dict[int, int]:
     """Each drafted token's place by the offset, in characters, at which it begins."""
     starts, offset = {}, 0
     for place, token in enumerate(draft.tokens):
@@ -124,10 +136,12 @@ def _starts(draft: Draft) -> dict[int, int]:
     return starts
 
 
-def _verdict(draft: Draft, emitted: Sequence[Emitted], offset: int, row: Row | None, *, contradicted: bool) -> Verdict:
-    accepted = _covered(draft, offset)
+def _result(
+    draft: Draft, emitted: Sequence[OutputToken], offset: int, row: TargetRow | None, *, contradicted: bool
+) -> VerifyResult:
+    accepted = _tokens_within(draft, offset)
     begun = sum(len(token.text) for token in draft.tokens[:accepted]) < offset  # ended inside a drafted token
-    return Verdict(
+    return VerifyResult(
         emitted=tuple(emitted),
         drafted=len(draft.tokens),
         tested=min(accepted + (contradicted or begun), len(draft.tokens)),
@@ -137,7 +151,7 @@ def _verdict(draft: Draft, emitted: Sequence[Emitted], offset: int, row: Row | N
     )
 
 
-def _covered(draft: Draft, offset: int) -> int:
+def _tokens_within(draft: Draft, offset: int) -> int:
     """How many drafted tokens lie wholly within the first `offset` characters of the draft."""
     count, end = 0, 0
     for token in draft.tokens:
@@ -148,7 +162,7 @@ def _covered(draft: Draft, offset: int) -> int:
     return count
 
 
-def clip(verdict: Verdict, draft: Draft, kept: int) -> Verdict:
+def truncate_result(verdict: VerifyResult, draft: Draft, kept: int) -> VerifyResult:
     """The verdict as if the reply had ended after its first `kept` tokens: what lies beyond was never used.
 
     That holds for the target's own end as well, where a stop string came just before it.
@@ -156,4 +170,4 @@ def clip(verdict: Verdict, draft: Draft, kept: int) -> Verdict:
     emitted = verdict.emitted[:kept]
     agreed = sum(len(e.token.text) for e in emitted if e.origin is Origin.ACCEPTED)
     rejected = any(e.origin is Origin.RECOVERED for e in emitted)
-    return _verdict(draft, emitted, agreed, None, contradicted=rejected)
+    return _result(draft, emitted, agreed, None, contradicted=rejected)

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import mul
 
-from specollama.spec_decode.types import Draft, Verdict
+from specollama.spec_decode.types import Draft, VerifyResult
 
-BINS = 20
+CONFIDENCE_BINS = 20
 _PRIOR_WEIGHT = 4.0  # tokens that a bin's first guess counts for
 _MEMORY = 500.0  # tokens that a bin remembers
-_SUREST = 0.995  # the most that is believed before anything was seen
+_MAX_PRIOR = 0.995  # the most that is believed before anything was seen
 _MEAN = 0.8  # acceptance rate of a drafter of which nothing is known
 _MEAN_WEIGHT = 4.0  # tokens that it counts for
-ENTRY = 4.0  # plain tokens' time that getting to know a drafter may cost
-SHIFTS = (-3.0, -1.5, -0.7, 0.0, 0.7, 1.5)  # of the log-odds of acceptance, in parts of a reply
-_ODDS = tuple(math.exp(shift) for shift in SHIFTS)
+INITIAL_EXPLORATION = 4.0  # plain tokens' time that getting to know a drafter may cost
+LOG_ODDS_SHIFTS = (-3.0, -1.5, -0.7, 0.0, 0.7, 1.5)  # of the log-odds of acceptance, in parts of a reply
+_ODDS = tuple(math.exp(shift) for shift in LOG_ODDS_SHIFTS)
 _USUAL = (0.3, 0.6, 1.2, 10.0, 1.2, 0.6)  # tokens that the first guess of each shift counts for
 _UNSAID = 0.8  # confidence of a drafter that doesn't say how sure it is
 _SWITCH = 0.03  # probability that the shift changes, by token
@@ -33,24 +33,24 @@ class Calibration:
     `spare`: plain tokens' time that may be lost by trying it where it isn't known to pay.
     """
 
-    hits: list[float] = field(default_factory=lambda: [0.0] * BINS)
-    trials: list[float] = field(default_factory=lambda: [0.0] * BINS)
-    shifts: list[float] = field(default_factory=lambda: [0.0] * len(SHIFTS))
-    spare: float = ENTRY
+    hits: list[float] = field(default_factory=lambda: [0.0] * CONFIDENCE_BINS)
+    trials: list[float] = field(default_factory=lambda: [0.0] * CONFIDENCE_BINS)
+    shifts: list[float] = field(default_factory=lambda: [0.0] * len(LOG_ODDS_SHIFTS))
+    spare: float = INITIAL_EXPLORATION
 
     @property
     def tested(self) -> float:
         return sum(self.trials)
 
     @property
-    def mean(self) -> float:
+    def mean_acceptance(self) -> float:
         """The acceptance rate of all that is drafted."""
         return (sum(self.hits) + _MEAN_WEIGHT * _MEAN) / (self.tested + _MEAN_WEIGHT)
 
     def probability(self, confidence: float) -> float:
         """The probability that a token drafted with this confidence is accepted, if those before it were."""
         place = _bin(confidence)
-        guess = min(_SUREST, max(1 - _SUREST, confidence))
+        guess = min(_MAX_PRIOR, max(1 - _MAX_PRIOR, confidence))
         return (self.hits[place] + _PRIOR_WEIGHT * guess) / (self.trials[place] + _PRIOR_WEIGHT)
 
     def observe(self, confidence: float, accepted: bool) -> None:
@@ -62,7 +62,7 @@ class Calibration:
         self.hits[place] += accepted
         self.trials[place] += 1
 
-    def usual_shifts(self) -> list[float]:
+    def shift_prior(self) -> list[float]:
         """How often each shift of the log-odds holds."""
         total = sum(self.shifts) + sum(_USUAL)
         return [(seen + first) / total for seen, first in zip(self.shifts, _USUAL, strict=True)]
@@ -71,7 +71,7 @@ class Calibration:
         keep = min(1.0, _SHIFT_MEMORY / (sum(self.shifts) + 1))
         self.shifts = [keep * seen + weight for seen, weight in zip(self.shifts, weights, strict=True)]
 
-    def kinds(self) -> list[tuple[float, float]]:
+    def token_classes(self) -> list[tuple[float, float]]:
         """The kinds of tokens that it drafts: the probability of each to be accepted, and its share of the tokens."""
         total = self.tested + _MEAN_WEIGHT
         seen = [(hit / trial, trial / total) for hit, trial in zip(self.hits, self.trials, strict=True) if trial > 0]
@@ -80,75 +80,78 @@ class Calibration:
 
 def _bin(confidence: float) -> int:
     """Narrower ones towards certainty, where a little more makes drafts much longer."""
-    return min(BINS - 1, int((1 - math.sqrt(1 - min(1.0, max(0.0, confidence)))) * BINS))
+    return min(CONFIDENCE_BINS - 1, int((1 - math.sqrt(1 - min(1.0, max(0.0, confidence)))) * CONFIDENCE_BINS))
 
 
-def shifted(probability: float) -> list[float]:
+def shifted_probabilities(probability: float) -> list[float]:
     """The probability under each shift of the log-odds."""
     return [odds * probability / (odds * probability + 1 - probability) for odds in _ODDS]
 
 
 @dataclass(slots=True)
-class Source:
+class DrafterStats:
     """What is known of one drafter: seconds a token drafted and a token read, and how its drafts fare in a reply.
 
-    The acceptance may change within a reply, as where prose follows code. `weights` are the probabilities of each
-    shift of the log-odds at this place: the forward pass of a hidden Markov model. `rested`: drafts of others since
-    its own last one.
+    The acceptance may change within a reply, as where prose follows code. `shift_weights` are the probabilities of each
+    shift of the log-odds at this place: the forward pass of a hidden Markov model. `rounds_idle`: drafts of others
+    since its own last one.
     """
 
-    step: float = 0.0
-    reading: float = 0.0
+    decode_seconds: float = 0.0
+    prefill_seconds_per_token: float = 0.0
     calibration: Calibration = field(default_factory=Calibration)
-    rested: int = 0
-    weights: list[float] = field(init=False)
-    later: list[float] = field(init=False)  # the acceptance rate of tokens to come, under each shift
+    rounds_idle: int = 0
+    shift_weights: list[float] = field(init=False)
+    future_accept_probs: list[float] = field(init=False)  # the acceptance rate of tokens to come, under each shift
 
     def __post_init__(self) -> None:
-        self.weights = self.calibration.usual_shifts()
-        self.later = shifted(self.calibration.mean)
+        self.shift_weights = self.calibration.shift_prior()
+        self.future_accept_probs = shifted_probabilities(self.calibration.mean_acceptance)
 
-    def kinds(self) -> list[tuple[float, float]]:
+    def token_classes(self) -> list[tuple[float, float]]:
         """The kinds of tokens that it drafts: the probability of each to be accepted, and its share of the tokens."""
-        return [(sum(map(mul, self.weights, shifted(p))), share) for p, share in self.calibration.kinds()]
+        return [
+            (sum(map(mul, self.shift_weights, shifted_probabilities(p))), share)
+            for p, share in self.calibration.token_classes()
+        ]
 
-    def reach(self, confidences: Sequence[float], before: Sequence[float] | None = None) -> list[float]:
+    def joint_accept_probs(self, confidences: Sequence[float], before: Sequence[float] | None = None) -> list[float]:
         """The probability, jointly with each shift, that all tokens drafted with such confidences are accepted."""
-        reached = list(before or self.weights)
+        reached = list(before or self.shift_weights)
         for confidence in confidences:
-            reached = list(map(mul, reached, shifted(self.calibration.probability(confidence))))
+            reached = list(map(mul, reached, shifted_probabilities(self.calibration.probability(confidence))))
         return reached
 
     def observe(self, confidence: float, accepted: bool) -> None:
-        under = shifted(self.calibration.probability(confidence))
-        likely = [w * (p if accepted else 1 - p) for w, p in zip(self.weights, under, strict=True)]
+        under = shifted_probabilities(self.calibration.probability(confidence))
+        likely = [w * (p if accepted else 1 - p) for w, p in zip(self.shift_weights, under, strict=True)]
         total = sum(likely)
-        self.weights = [each / total for each in likely]
-        self.calibration.observe_shifts(self.weights)
+        self.shift_weights = [each / total for each in likely]
+        self.calibration.observe_shifts(self.shift_weights)
         self.calibration.observe(confidence, accepted)
-        self.later = shifted(self.calibration.mean)
-        self.pass_by(1)
+        self.future_accept_probs = shifted_probabilities(self.calibration.mean_acceptance)
+        self.advance(1)
 
-    def pass_by(self, tokens: int) -> None:
+    def advance(self, tokens: int) -> None:
         """So many tokens further on the shift may be another one."""
         stays = (1 - _SWITCH) ** tokens
-        usual = self.calibration.usual_shifts()
-        self.weights = [stays * w + (1 - stays) * u for w, u in zip(self.weights, usual, strict=True)]
+        usual = self.calibration.shift_prior()
+        self.shift_weights = [stays * w + (1 - stays) * u for w, u in zip(self.shift_weights, usual, strict=True)]
 
 
-def sureness(draft: Draft) -> Sequence[float]:
+def confidences_of(draft: Draft) -> Sequence[float]:
     """How sure the drafter was of each token; the same for all where it doesn't say."""
     return draft.confidence or (_UNSAID,) * len(draft.tokens)
 
 
-def outcomes(draft: Draft, verdict: Verdict) -> list[tuple[float, bool]]:
+def acceptance_outcomes(draft: Draft, verdict: VerifyResult) -> list[tuple[float, bool]]:
     """The confidence of each drafted token whose place the reply has reached, and whether the reply has it there.
 
     Tokens that weren't sent count as well, as far as what was written goes: they cost nothing to look at.
     """
     written = "".join(emitted.token.text for emitted in verdict.emitted)
     found, offset = list[tuple[float, bool]](), 0
-    for token, confidence in zip(draft.tokens, sureness(draft), strict=False):
+    for token, confidence in zip(draft.tokens, confidences_of(draft), strict=False):
         if offset >= len(written):
             break
         agreed = written.startswith(token.text, offset)
@@ -159,7 +162,7 @@ def outcomes(draft: Draft, verdict: Verdict) -> list[tuple[float, bool]]:
     return found
 
 
-LOOKUP = "lookup"
+PROMPT_LOOKUP = "lookup"
 
 
-MOST = 32  # tokens in a draft
+MAX_DRAFT_TOKENS = 32  # tokens in a draft

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from specollama.spec_decode.calibration import MOST
+from specollama.spec_decode.calibration import MAX_DRAFT_TOKENS
 
-_SHIFT = 0.2  # how fast the whole curve follows the machine
+_SCALE_RATE = 0.2  # how fast the whole curve follows the machine
 
 
-_BEND = 0.05  # how fast a point of it moves against the others
+_SHAPE_RATE = 0.05  # how fast a point of it moves against the others
 
 
 @dataclass(slots=True)
@@ -22,20 +22,20 @@ class CostCurve:
 
     points: dict[int, float]
     scale: float = 1.0
-    _drawn: list[float] = field(default_factory=list)  # the shape, by tokens: it is asked for thousands of times
+    _shape_cache: list[float] = field(default_factory=list)  # the shape, by tokens: it is asked for thousands of times
 
     def __call__(self, tokens: int) -> float:
-        if len(self._drawn) <= tokens:
-            self._drawn = self._draw(max(tokens, MOST + 1))
-        return self.scale * self._drawn[tokens]
+        if len(self._shape_cache) <= tokens:
+            self._shape_cache = self._draw(max(tokens, MAX_DRAFT_TOKENS + 1))
+        return self.scale * self._shape_cache[tokens]
 
     def observe(self, tokens: int, seconds: float) -> None:
         """A pass over so many tokens took so long."""
         ratio = min(4.0, max(0.25, seconds / self(tokens)))
         shape = self(tokens) / self.scale
-        self.scale *= ratio**_SHIFT
-        self.points[tokens] = shape + _BEND * (shape * ratio - shape)
-        self._drawn.clear()
+        self.scale *= ratio**_SCALE_RATE
+        self.points[tokens] = shape + _SHAPE_RATE * (shape * ratio - shape)
+        self._shape_cache.clear()
 
     def _draw(self, most: int) -> list[float]:
         """The shape from 0 tokens to so many: level before the first point; past the last one the last line goes on."""

@@ -10,33 +10,35 @@ from random import Random
 from time import perf_counter_ns
 
 from specollama.errors import RunError
-from specollama.spec_decode.acceptance import clip, judge
+from specollama.spec_decode.acceptance import truncate_result, verify
 from specollama.spec_decode.events import Done, Event, Status, Text
 from specollama.spec_decode.interfaces import Drafter, Target
-from specollama.spec_decode.lookahead import Lookahead, Patience
+from specollama.spec_decode.lookahead import Lookahead, SpeculationMonitor
 from specollama.spec_decode.metrics import Stats
-from specollama.spec_decode.stopping_criteria import Stopper
+from specollama.spec_decode.stopping_criteria import StoppingCriteria
 from specollama.spec_decode.types import (
-    Continuation,
+    AcceptanceMethod,
     DoneReason,
     Draft,
-    Emitted,
     Origin,
-    Round,
-    Rule,
+    OutputToken,
+    RoundRecord,
     SamplingOptions,
+    TargetContinuation,
     Token,
-    Verdict,
+    VerifyResult,
 )
 
-_Tag = tuple[Emitted, int, float | None]  # what was emitted, in which round, and how sure the drafter was there
+_TokenTag = tuple[
+    OutputToken, int, float | None
+]  # what was emitted, in which round, and how sure the drafter was there
 
-Watcher = Callable[[Round], None]
+RoundObserver = Callable[[RoundRecord], None]
 """Told of each round as soon as it is judged."""
 
 
 @dataclass(slots=True)
-class Speculation:
+class SpeculativeDecoder:
     """One reply, speculated.
 
     `prompt` is the rendered prompt, as it is sent; `rule` is decided (never AUTO). Close the generator of
@@ -47,19 +49,19 @@ class Speculation:
     target: Target
     drafter: Drafter
     lookahead: Lookahead
-    rule: Rule
+    rule: AcceptanceMethod
     options: SamplingOptions
     stats: Stats
-    patience: Patience | None = None  # None: go on whatever comes
+    monitor: SpeculationMonitor | None = None  # None: go on whatever comes
     random: Random = field(default_factory=Random)
-    watch: Watcher | None = None
+    observer: RoundObserver | None = None
     _text: str = field(init=False)  # prompt and all that was emitted, held-back text included
-    _stopper: Stopper[_Tag] = field(init=False)
+    _stopper: StoppingCriteria[_TokenTag] = field(init=False)
 
     def __post_init__(self) -> None:
         limit = self.options.num_predict if self.options.num_predict > 0 else None
         self._text = self.prompt
-        self._stopper = Stopper(self.options.stop, limit)
+        self._stopper = StoppingCriteria(self.options.stop, limit)
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """The reply: Text as it is settled, a Status when speculation ends early, and Done.
@@ -82,38 +84,42 @@ class Speculation:
                 continuation = await self._commit(verdict)
                 for written in self._continue(continuation):
                     yield written
-                why = self._why_stop(verdict, continuation, perf_counter_ns() - began)
+                why = self._stop_reason(verdict, continuation, perf_counter_ns() - began)
             if why is not None and self._stopper.reason is None:
                 self.stats.notices.append(why)
-                async with aclosing(self._rest(why)) as rest:
+                async with aclosing(self._plain_rest(why)) as rest:
                     async for rested in rest:
                         yield rested
         assert self._stopper.reason is not None
         yield Done(self._stopper.reason, self.stats)
 
-    async def plain(self, why: str) -> AsyncGenerator[Event, None]:
+    async def plain_events(self, why: str) -> AsyncGenerator[Event, None]:
         """The whole reply as one plain stream, for this reason: a Status, Text, and Done."""
         self.stats.reason = why
-        async with aclosing(self._rest(why)) as rest:
+        async with aclosing(self._plain_rest(why)) as rest:
             async for event in rest:
                 yield event
         assert self._stopper.reason is not None
         yield Done(self._stopper.reason, self.stats)
 
-    def _why_stop(self, verdict: Verdict, continuation: Continuation, duration: int) -> str | None:
+    def _stop_reason(self, verdict: VerifyResult, continuation: TargetContinuation, duration: int) -> str | None:
         """Why the rest of the reply is better left to the target alone; None to go on."""
         if continuation.lost:
-            return continuation.why
-        if self.patience is None:
+            return continuation.reason
+        if self.monitor is None:
             return None
         tokens = len(verdict.emitted) + continuation.sampled
-        self.patience.learn(verdict, tokens, duration / 1e9)
-        return self.patience.lost()
+        self.monitor.observe(verdict, tokens, duration / 1e9)
+        return self.monitor.stop_reason()
 
     async def _propose(self) -> Draft:
         """A draft that leaves room for the token beyond it."""
         remaining = self._stopper.remaining
-        count = self.lookahead.next() if remaining is None else min(self.lookahead.next(), remaining - 1)
+        count = (
+            self.lookahead.max_draft_tokens()
+            if remaining is None
+            else min(self.lookahead.max_draft_tokens(), remaining - 1)
+        )
         if count <= 0:
             return Draft()
         began = perf_counter_ns()
@@ -122,42 +128,42 @@ class Speculation:
         self.stats.draft_duration += perf_counter_ns() - began
         return draft
 
-    async def _score(self, proposed: Draft, drafting: float) -> tuple[Draft, Verdict, Sequence[float]]:
+    async def _score(self, proposed: Draft, drafting: float) -> tuple[Draft, VerifyResult, Sequence[float]]:
         """What of the draft was sent, its verdict, and what that was held to be. `drafting`: seconds that it took."""
-        draft = proposed.first(self.lookahead.send(proposed))
+        draft = proposed.first(self.lookahead.verify_length(proposed))
         began = perf_counter_ns()
         scored = await self.target.score(draft)
         scoring = perf_counter_ns() - began
         self.stats.score_duration += scoring
-        self.stats.rows += scored.asked
-        self.stats.prompt_read += scored.read
-        verdict = judge(draft, scored, self.rule, self.random)
-        forecast = self.lookahead.forecast(draft)
-        done = Round(proposed, verdict, drafting, scoring / 1e9, scored.read)
+        self.stats.rows += scored.rows_requested
+        self.stats.prompt_read += scored.prefilled_tokens
+        verdict = verify(draft, scored, self.rule, self.random)
+        forecast = self.lookahead.accept_probabilities(draft)
+        done = RoundRecord(proposed, verdict, drafting, scoring / 1e9, scored.prefilled_tokens)
         self.lookahead.learn(done)
-        if self.watch:
-            self.watch(done)
+        if self.observer:
+            self.observer(done)
         self.drafter.learn(verdict)
         return draft, verdict, forecast
 
-    def _emit(self, draft: Draft, verdict: Verdict, forecast: Sequence[float]) -> Iterator[Text]:
+    def _emit(self, draft: Draft, verdict: VerifyResult, forecast: Sequence[float]) -> Iterator[Text]:
         """Show the round's tokens, and count them: only those that the reply still took."""
         number, used = self.stats.rounds + 1 if verdict.drafted else 0, 0
-        sure, offset = _confidences(draft), 0
+        sure, offset = _confidence_by_offset(draft), 0
         for emitted in verdict.emitted:
             tag = (emitted, number, sure.get(offset))
             used, offset = used + 1, offset + len(emitted.token.text)
             self._text += emitted.token.text
-            yield from self._shown(self._stopper.feed(emitted.token.text, tag))
+            yield from self._visible_text(self._stopper.add(emitted.token.text, tag))
             if self._stopper.reason is not None:
                 break
-        kept = clip(verdict, draft, used) if self._stopper.reason is not None else verdict
+        kept = truncate_result(verdict, draft, used) if self._stopper.reason is not None else verdict
         self.stats.record(kept, forecast)
         self.stats.eval_count += used + kept.end
         if verdict.end and self._stopper.reason is None:
-            yield from self._shown(self._stopper.end())
+            yield from self._visible_text(self._stopper.flush())
 
-    async def _commit(self, verdict: Verdict) -> Continuation:
+    async def _commit(self, verdict: VerifyResult) -> TargetContinuation:
         began = perf_counter_ns()
         continuation = await self.target.commit(verdict, self._stopper.remaining)
         self.stats.score_duration += perf_counter_ns() - began
@@ -167,7 +173,7 @@ class Speculation:
             raise RunError("the target gave no token: the reply can't go on")
         return continuation
 
-    def _continue(self, continuation: Continuation) -> Iterator[Text | Status]:
+    def _continue(self, continuation: TargetContinuation) -> Iterator[Text | Status]:
         """Show what the target wrote alone, and what there is to say of its end.
 
         The first token carries the count of those without text.
@@ -178,36 +184,36 @@ class Speculation:
         for token in continuation.tokens:
             self._text += token.text
             self.stats.plain += 1
-            tag = (Emitted(token, Origin.PLAIN), 0, None)
-            yield from self._shown(self._stopper.feed(token.text, tag, 1 + extra))
+            tag = (OutputToken(token, Origin.PLAIN), 0, None)
+            yield from self._visible_text(self._stopper.add(token.text, tag, 1 + extra))
             self.stats.eval_count += 1 + extra
             extra = 0
             if self._stopper.reason is not None:
                 return
         if continuation.end is not None:
             self.stats.eval_count += continuation.end is DoneReason.STOP
-            yield from self._shown(self._stopper.end(continuation.end))
-            if continuation.why:
-                self.stats.notices.append(continuation.why)
-                yield Status(on=False, detail=continuation.why)
+            yield from self._visible_text(self._stopper.flush(continuation.end))
+            if continuation.reason:
+                self.stats.notices.append(continuation.reason)
+                yield Status(on=False, detail=continuation.reason)
 
-    async def _rest(self, why: str) -> AsyncGenerator[Event, None]:
+    async def _plain_rest(self, why: str) -> AsyncGenerator[Event, None]:
         """The rest of the reply as one plain stream, told before it begins."""
         yield Status(on=False, detail=why)
         async with aclosing(self.target.stream(self._stopper.remaining)) as stream:
             async for item in stream:
-                written = Continuation((item,), sampled=1) if isinstance(item, Token) else item
+                written = TargetContinuation((item,), sampled=1) if isinstance(item, Token) else item
                 for event in self._continue(written):
                     yield event
                 if self._stopper.reason is not None:
                     return
 
-    def _shown(self, pieces: list[tuple[str, _Tag]]) -> Iterator[Text]:
+    def _visible_text(self, pieces: list[tuple[str, _TokenTag]]) -> Iterator[Text]:
         for text, (emitted, number, sure) in pieces:
             yield Text(text, emitted.origin, number, emitted.token.logprob, emitted.top, confidence=sure)
 
 
-def _confidences(draft: Draft) -> dict[int, float]:
+def _confidence_by_offset(draft: Draft) -> dict[int, float]:
     """How sure the drafter was, by the offset in characters at which it was asked."""
     starts = accumulate((len(token.text) for token in draft.tokens), initial=0)
     return dict(zip(starts, draft.confidence, strict=False))

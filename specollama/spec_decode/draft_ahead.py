@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from specollama.errors import RunError
 from specollama.spec_decode.interfaces import Drafter, Target
-from specollama.spec_decode.types import Continuation, Draft, Scored, Token, Verdict
+from specollama.spec_decode.types import Draft, TargetContinuation, TargetScores, Token, VerifyResult
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class DraftAhead:
     _ahead: asyncio.Task[Draft] | None = None
     _ended: set[asyncio.Task[Draft]] = field(default_factory=set)  # given up, and not over yet
 
-    def begin(self, sent: Draft) -> None:
+    def start(self, sent: Draft) -> None:
         """Draft on behind what was sent to be scored, if it was drafted here."""
         text, self._text = self._text, None
         if text is None or not sent.tokens:
@@ -47,23 +47,23 @@ class DraftAhead:
         if self._ahead is None:
             return await self.drafter.propose(text, count)
         if not self._ahead.done():
-            return await self._sooner(text, count)
-        return self._kept(text, count) or await self.drafter.propose(text, count)
+            return await self._first_usable(text, count)
+        return self._still_valid(text, count) or await self.drafter.propose(text, count)
 
-    def learn(self, verdict: Verdict) -> None:
+    def learn(self, verdict: VerifyResult) -> None:
         self.drafter.learn(verdict)
 
     async def aclose(self) -> None:
         self._give_up()
         await asyncio.gather(*self._ended, return_exceptions=True)
 
-    async def _sooner(self, text: str, count: int) -> Draft:
+    async def _first_usable(self, text: str, count: int) -> Draft:
         """The draft ahead if it turns out right, else another that is begun now: nothing waits for a wrong one."""
         assert self._ahead
         anew = asyncio.create_task(self.drafter.propose(text, count))
         try:
             await asyncio.wait((self._ahead, anew), return_when=asyncio.FIRST_COMPLETED)
-            kept = self._kept(text, count) if self._ahead.done() else None
+            kept = self._still_valid(text, count) if self._ahead.done() else None
             if kept:
                 return kept
             self._give_up()
@@ -71,12 +71,12 @@ class DraftAhead:
         finally:
             self._end(anew)
 
-    def _kept(self, text: str, count: int) -> Draft | None:
+    def _still_valid(self, text: str, count: int) -> Draft | None:
         """What the draft ahead says beyond the text; None where the text says something else."""
         assert self._ahead
         task, self._ahead = self._ahead, None
         with suppress(RunError):  # asked again, it fails again or it doesn't
-            return _beyond(task.result(), text[len(self._base) :], count)
+            return _rest_after(task.result(), text[len(self._base) :], count)
         return None
 
     def _give_up(self) -> None:
@@ -100,23 +100,23 @@ class OverlappedTarget:
     target: Target
     drafters: Sequence[DraftAhead]
 
-    async def score(self, draft: Draft) -> Scored:
+    async def score(self, draft: Draft) -> TargetScores:
         for drafter in self.drafters:
-            drafter.begin(draft)
+            drafter.start(draft)
         return await self.target.score(draft)
 
-    async def commit(self, verdict: Verdict, limit: int | None) -> Continuation:
+    async def commit(self, verdict: VerifyResult, limit: int | None) -> TargetContinuation:
         return await self.target.commit(verdict, limit)
 
-    def stream(self, limit: int | None) -> AsyncGenerator[Token | Continuation, None]:
+    def stream(self, limit: int | None) -> AsyncGenerator[Token | TargetContinuation, None]:
         return self.target.stream(limit)
 
 
-def _beyond(draft: Draft, said: str, count: int) -> Draft | None:
+def _rest_after(draft: Draft, said: str, count: int) -> Draft | None:
     """What of a draft comes after `said`, if that is its beginning, in whole tokens; None otherwise, or for no more."""
     for place, token in enumerate(draft.tokens):
         if not said:
-            return draft.beyond(place).first(count)
+            return draft.drop_first(place).first(count)
         if not said.startswith(token.text):
             return None
         said = said.removeprefix(token.text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
-from specollama.spec_decode.types import Continuation, Draft, Scored, Token, Verdict
+from specollama.spec_decode.types import Draft, TargetContinuation, TargetScores, Token, VerifyResult
 
 
 class Drafter(Protocol):
@@ -21,7 +21,7 @@ class Drafter(Protocol):
         """
         ...
 
-    def learn(self, verdict: Verdict) -> None:
+    def learn(self, verdict: VerifyResult) -> None:
         """How the last proposal fared."""
         ...
 
@@ -29,14 +29,14 @@ class Drafter(Protocol):
 class Target(Protocol):
     """Decides what stands."""
 
-    async def score(self, draft: Draft) -> Scored:
+    async def score(self, draft: Draft) -> TargetScores:
         """The rows along a draft. Some may be missing: the round then ends there.
 
         Raises RunError when the target can't be asked.
         """
         ...
 
-    async def commit(self, verdict: Verdict, limit: int | None) -> Continuation:
+    async def commit(self, verdict: VerifyResult, limit: int | None) -> TargetContinuation:
         """Take the round's tokens into the reply, and write on alone where the target can't be asked.
 
         `limit`: tokens that the reply may still have after the verdict's; None: any number. After a verdict
@@ -44,7 +44,7 @@ class Target(Protocol):
         """
         ...
 
-    def stream(self, limit: int | None) -> AsyncGenerator[Token | Continuation, None]:
+    def stream(self, limit: int | None) -> AsyncGenerator[Token | TargetContinuation, None]:
         """The rest of the reply from where the target stands, in one go.
 
         The last item says why it ended, and how many tokens without a text of their own were among it.

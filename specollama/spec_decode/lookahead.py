@@ -6,32 +6,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from specollama.spec_decode.types import Draft, Round, Verdict
+from specollama.spec_decode.types import Draft, RoundRecord, VerifyResult
 
-TESTED_ENOUGH = 24  # tokens
-HOPELESS = 0.1  # acceptance rate
-WARM_UP = 2  # rounds, in which slots read the prompt for the first time
-ROUNDS_ENOUGH = 6
-IDLE_ENOUGH = 64  # rounds in a row
-TOO_SLOW = 0.95  # of plain speed: a little below 1, since both sides are measured on a busy machine
+MIN_TESTED_TOKENS = 24  # tokens
+MIN_ACCEPTANCE_RATE = 0.1  # acceptance rate
+WARM_UP_ROUNDS = 2  # rounds, in which slots read the prompt for the first time
+MIN_ROUNDS = 6
+MAX_IDLE_ROUNDS = 64  # rounds in a row
+MIN_SPEEDUP = 0.95  # of plain speed: a little below 1, since both sides are measured on a busy machine
 
 
 class Lookahead(Protocol):
     """Decides the length of the next draft from the outcomes of the earlier ones."""
 
-    def next(self) -> int:
+    def max_draft_tokens(self) -> int:
         """Tokens to draft at most, 0 or more."""
         ...
 
-    def send(self, draft: Draft) -> int:
+    def verify_length(self, draft: Draft) -> int:
         """How many of the drafted tokens to have scored."""
         ...
 
-    def forecast(self, draft: Draft) -> Sequence[float]:
+    def accept_probabilities(self, draft: Draft) -> Sequence[float]:
         """How likely each drafted token is accepted, if those before it are; empty where that isn't known."""
         ...
 
-    def learn(self, round: Round) -> None:
+    def learn(self, round: RoundRecord) -> None:
         """What came of the last round."""
         ...
 
@@ -46,16 +46,16 @@ class FixedLookahead:
 
     tokens: int
 
-    def next(self) -> int:
+    def max_draft_tokens(self) -> int:
         return self.tokens
 
-    def send(self, draft: Draft) -> int:
+    def verify_length(self, draft: Draft) -> int:
         return len(draft.tokens)
 
-    def forecast(self, draft: Draft) -> Sequence[float]:
+    def accept_probabilities(self, draft: Draft) -> Sequence[float]:
         return ()
 
-    def learn(self, round: Round) -> None:
+    def learn(self, round: RoundRecord) -> None:
         """What happened changes nothing."""
 
     def __str__(self) -> str:
@@ -63,29 +63,29 @@ class FixedLookahead:
 
 
 @dataclass(slots=True)
-class StagedLookahead:
+class ScheduledLookahead:
     """A length for each round, the first one first; the last one for all that come after."""
 
     lengths: tuple[int, ...]
     _rounds: int = 0
 
-    def next(self) -> int:
+    def max_draft_tokens(self) -> int:
         return self.lengths[min(self._rounds, len(self.lengths) - 1)]
 
-    def send(self, draft: Draft) -> int:
+    def verify_length(self, draft: Draft) -> int:
         return len(draft.tokens)
 
-    def forecast(self, draft: Draft) -> Sequence[float]:
+    def accept_probabilities(self, draft: Draft) -> Sequence[float]:
         return ()
 
-    def learn(self, round: Round) -> None:
+    def learn(self, round: RoundRecord) -> None:
         self._rounds += 1
 
     def __str__(self) -> str:
-        return staged(self.lengths)
+        return schedule_text(self.lengths)
 
 
-def staged(lengths: Sequence[int]) -> str:
+def schedule_text(lengths: Sequence[int]) -> str:
     """Lengths by round, for the status line."""
     return ", ".join(map(str, lengths)) + ", ..." * (len(lengths) > 1)
 
@@ -97,47 +97,47 @@ class AdaptiveLookahead:
     One poor round alone changes nothing: a single surprising word in predictable text is common.
     """
 
-    least: int = 1
-    most: int = 8
+    min_tokens: int = 1
+    max_tokens: int = 8
     tokens: int = 4
-    _poor: int = 0
+    _poor_rounds: int = 0
 
     def __post_init__(self) -> None:
-        self.tokens = min(max(self.tokens, self.least), self.most)
+        self.tokens = min(max(self.tokens, self.min_tokens), self.max_tokens)
 
-    def next(self) -> int:
+    def max_draft_tokens(self) -> int:
         return self.tokens
 
-    def send(self, draft: Draft) -> int:
+    def verify_length(self, draft: Draft) -> int:
         return len(draft.tokens)
 
-    def forecast(self, draft: Draft) -> Sequence[float]:
+    def accept_probabilities(self, draft: Draft) -> Sequence[float]:
         return ()
 
-    def learn(self, round: Round) -> None:
-        drafted, accepted = round.verdict.drafted, round.verdict.accepted
+    def learn(self, round: RoundRecord) -> None:
+        drafted, accepted = round.result.drafted, round.result.accepted
         if drafted == 0:
             return
-        self._poor = self._poor + 1 if accepted * 2 < drafted else 0
+        self._poor_rounds = self._poor_rounds + 1 if accepted * 2 < drafted else 0
         if accepted == drafted:
-            self.tokens = min(self.most, self.tokens + 2)
-        elif self._poor >= 2:
-            self.tokens = max(self.least, self.tokens // 2)
-            self._poor = 0
+            self.tokens = min(self.max_tokens, self.tokens + 2)
+        elif self._poor_rounds >= 2:
+            self.tokens = max(self.min_tokens, self.tokens // 2)
+            self._poor_rounds = 0
 
     def __str__(self) -> str:
-        return f"{self.least}-{self.most}" if self.least < self.most else str(self.least)
+        return f"{self.min_tokens}-{self.max_tokens}" if self.min_tokens < self.max_tokens else str(self.min_tokens)
 
 
 @dataclass(slots=True)
-class Patience:
+class SpeculationMonitor:
     """Watches whether speculation is worth going on with, once enough was seen.
 
-    `plain_step`: seconds that the target takes for a token alone; None where that was not measured, and only the
-    acceptance is watched.
+    `plain_seconds_per_token`: seconds that the target takes for a token alone; None where that was not measured, and
+    only the acceptance is watched.
     """
 
-    plain_step: float | None = None
+    plain_seconds_per_token: float | None = None
     _tested: int = 0
     _accepted: int = 0
     _rounds: int = 0
@@ -145,7 +145,7 @@ class Patience:
     _seconds: float = 0.0
     _idle: int = 0  # rounds in which nothing was drafted, since the last draft
 
-    def learn(self, verdict: Verdict, tokens: int, seconds: float) -> None:
+    def observe(self, verdict: VerifyResult, tokens: int, seconds: float) -> None:
         """A round brought so many tokens, and took so long.
 
         The first ones don't count: slots read the prompt then. Nor do those in which nothing was found to draft: what
@@ -157,17 +157,17 @@ class Patience:
         self._tested += verdict.tested
         self._accepted += verdict.accepted
         self._rounds += 1
-        if self._rounds > WARM_UP:
+        if self._rounds > WARM_UP_ROUNDS:
             self._emitted += tokens
             self._seconds += seconds
 
-    def lost(self) -> str | None:
+    def stop_reason(self) -> str | None:
         """Why to stop drafting; None while it may still pay."""
-        if self._tested >= TESTED_ENOUGH and self._accepted < HOPELESS * self._tested:
+        if self._tested >= MIN_TESTED_TOKENS and self._accepted < MIN_ACCEPTANCE_RATE * self._tested:
             return f"almost nothing of the draft is accepted ({self._accepted} of {self._tested} tested tokens)"
-        if self._idle >= IDLE_ENOUGH:
+        if self._idle >= MAX_IDLE_ROUNDS:
             return f"nothing was found to draft for {self._idle} rounds"
-        if self.plain_step is None or self._rounds < WARM_UP + ROUNDS_ENOUGH or not self._seconds:
+        if self.plain_seconds_per_token is None or self._rounds < WARM_UP_ROUNDS + MIN_ROUNDS or not self._seconds:
             return None
-        factor = self._emitted / self._seconds * self.plain_step
-        return f"rounds are slower than plain here ({factor:.2f}x)" if factor < TOO_SLOW else None
+        factor = self._emitted / self._seconds * self.plain_seconds_per_token
+        return f"rounds are slower than plain here ({factor:.2f}x)" if factor < MIN_SPEEDUP else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from specollama.spec_decode.types import Origin, Route, Verdict
+from specollama.spec_decode.types import Origin, Route, VerifyResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Stats:
     draft_duration: int = 0  # waiting for drafts
     score_duration: int = 0  # waiting for the target
 
-    def record(self, verdict: Verdict, forecast: Sequence[float] = ()) -> None:
+    def record(self, verdict: VerifyResult, forecast: Sequence[float] = ()) -> None:
         """Count one round. Where nothing was drafted there was none: its token is a plain one.
 
         `forecast`: how likely each drafted token was held to be accepted, if those before it were.

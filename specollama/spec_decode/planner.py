@@ -12,292 +12,323 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import mul
 
-from specollama.spec_decode.calibration import MOST, Source, outcomes, sureness
+from specollama.spec_decode.calibration import MAX_DRAFT_TOKENS, DrafterStats, acceptance_outcomes, confidences_of
 from specollama.spec_decode.cost_curve import CostCurve
 from specollama.spec_decode.events import Done, Event
-from specollama.spec_decode.lookahead import Lookahead, staged
+from specollama.spec_decode.lookahead import Lookahead, schedule_text
 from specollama.spec_decode.reply_length import ReplyLengths
-from specollama.spec_decode.types import DoneReason, Draft, Round, Rule, Verdict
+from specollama.spec_decode.types import AcceptanceMethod, DoneReason, Draft, RoundRecord, VerifyResult
 
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # tokens in the drafts that are compared
-_RECENT = 0.08  # how fast the seconds of a drafted token follow the machine, and what lookup brings the text
-_RESTED = 8  # drafts of others, after which a model may be tried again
-_EXPLORED = 0.015  # of the time: drafting where it seems not to pay, so that a change is noticed
-_SPARED = 8.0  # plain tokens' time: the most that is saved up for that
+_STATS_RATE = 0.08  # how fast the seconds of a drafted token follow the machine, and what lookup brings the text
+_IDLE_ROUNDS_BEFORE_RETRY = 8  # drafts of others, after which a model may be tried again
+_EXPLORATION_SHARE = 0.015  # of the time: drafting where it seems not to pay, so that a change is noticed
+_MAX_EXPLORATION = 8.0  # plain tokens' time: the most that is saved up for that
 _MARGIN = 1.02  # of the plain rate, from which drafting is taken to pay
 _DOUBTED = 24.0  # tested tokens, from which a drafter that seems not to pay is tried only now and then
-_KNOWN = 6.0  # tested tokens, from which a drafter's calibration is trusted
-_RISK = 0.025  # of the reply's plain time, that may be lost
-_FIRST_RISK = 0.065  # the same for a drafter of which nothing is known
+_MIN_TESTED = 6.0  # tested tokens, from which a drafter's calibration is trusted
+_MAX_LOSS = 0.025  # of the reply's plain time, that may be lost
+_MAX_FIRST_LOSS = 0.065  # the same for a drafter of which nothing is known
 _REPAID = 0.5  # of what drafting almost surely saves, that reading may cost beyond what may be lost
-_SURE = 0.9  # probability that a reply is long enough for reading to be repaid
-_READING = 0.25  # of what drafting almost surely saves, that a draft model may spend on reading
-_FEWEST_READ = 64  # tokens
+_ALMOST_SURELY = 0.9  # probability that a reply is long enough for reading to be repaid
+_PREFILL_SHARE = 0.25  # of what drafting almost surely saves, that a draft model may spend on reading
+_MIN_PREFILL_WINDOW = 64  # tokens
 _UNLIMITED = 1 << 30  # tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class DraftForecast:
     """What drafts of one source do in the long run, as long as the reply goes on as it does now.
 
-    `brings` and `takes`: tokens and seconds beyond those of a plain pass; `rate`: tokens a second that come of it.
-    `series[i][s]`: the expected length of a run of at most `_SIZES[i]` tokens under shift s, given its first token.
+    `gained_tokens` and `extra_seconds`: tokens and seconds beyond those of a plain pass; `tokens_per_second`: tokens a
+    second that come of it. `run_lengths[i][s]`: the expected length of a run of at most `_SIZES[i]` tokens under shift
+    s, given its first token.
     """
 
-    brings: float
-    takes: float
-    rate: float
-    series: list[list[float]]
+    gained_tokens: float
+    extra_seconds: float
+    tokens_per_second: float
+    run_lengths: list[list[float]]
 
 
 @dataclass(slots=True)
 class Planner:
     """The lookahead that pays (lookahead.Lookahead), for one reply.
 
-    `target`: seconds of a pass of the target by its tokens; `sources`: the drafters by name; `limit`: tokens that the
-    reply has at most. `forced`: lengths by round, whatever they bring, the last one for all later rounds. Under
-    Rule.REJECTION all that was drafted is sent: what is left out may not depend on later tokens.
+    `target_cost`: seconds of a pass of the target by its tokens; `drafters`: the drafters by name; `token_limit`:
+    tokens that the reply has at most. `fixed_lengths`: lengths by round, whatever they bring, the last one for all
+    later rounds. Under AcceptanceMethod.REJECTION all that was drafted is sent: what is left out may not depend on
+    later tokens.
     """
 
-    target: CostCurve
-    sources: dict[str, Source]
-    rule: Rule
-    lengths: ReplyLengths = field(default_factory=ReplyLengths)
-    limit: int | None = None
-    most: int = MOST
-    forced: tuple[int, ...] = ()
-    _plain: float = 0.0  # seconds that the tokens so far would have taken without drafts; the first doesn't count
-    _spent: float = 0.0  # seconds that they took
-    _instead: float = 0.0  # tokens that lookup is expected to gain in a round
-    _written: int = 0
+    target_cost: CostCurve
+    drafters: dict[str, DrafterStats]
+    rule: AcceptanceMethod
+    reply_lengths: ReplyLengths = field(default_factory=ReplyLengths)
+    token_limit: int | None = None
+    draft_limit: int = MAX_DRAFT_TOKENS
+    fixed_lengths: tuple[int, ...] = ()
+    _plain_seconds: float = (
+        0.0  # seconds that the tokens so far would have taken without drafts; the first doesn't count
+    )
+    _seconds_spent: float = 0.0  # seconds that they took
+    _lookup_gain: float = 0.0  # tokens that lookup is expected to gain in a round
+    _tokens_written: int = 0
     _rounds: int = 0
-    _drafting: str = ""  # the model that is to draft, or did last
+    _current_drafter: str = ""  # the model that is to draft, or did last
     _budget: float = 0.0  # seconds that the present draft may lose, where its drafter isn't known yet
-    _outlooks: dict[str, Outlook] = field(default_factory=dict)  # since the last round
-    _reached: list[float] = field(default_factory=list)  # by shift: the probability of the draft so far
+    _forecasts: dict[str, DraftForecast] = field(default_factory=dict)  # since the last round
+    _reach_probabilities: list[float] = field(default_factory=list)  # by shift: the probability of the draft so far
     _sure: tuple[float, ...] = ()  # the confidences that it is for
 
     def __str__(self) -> str:
-        return staged(self.forced) if self.forced else f"0-{self.most}"
+        return schedule_text(self.fixed_lengths) if self.fixed_lengths else f"0-{self.draft_limit}"
 
-    def next(self) -> int:
+    def max_draft_tokens(self) -> int:
         """The first token comes from the target alone: nothing delays it."""
-        if self.forced:
-            return self.forced[min(self._rounds, len(self.forced) - 1)]
-        return self.most if self._written else 0
+        if self.fixed_lengths:
+            return self.fixed_lengths[min(self._rounds, len(self.fixed_lengths) - 1)]
+        return self.draft_limit if self._tokens_written else 0
 
-    def choose(self, unread: Mapping[str, int], *, instead: float = 0.0) -> str | None:
+    def pick_drafter(self, unread: Mapping[str, int], *, instead: float = 0.0) -> str | None:
         """The model that is to draft now, if any: the one of which most is hoped for, now and then another.
 
         `unread`: tokens that each would have to read first; `instead`: tokens that may be gained without it.
         """
-        self._instead += _RECENT * (instead - self._instead)
-        chosen = self._chosen(unread, instead)
-        self._drafting = chosen or self._drafting
+        self._lookup_gain += _STATS_RATE * (instead - self._lookup_gain)
+        chosen = self._pick(unread, instead)
+        self._current_drafter = chosen or self._current_drafter
         return chosen
 
-    def _chosen(self, unread: Mapping[str, int], instead: float) -> str | None:
-        best = max(unread, key=lambda name: self.outlook(name).rate, default=None)
+    def _pick(self, unread: Mapping[str, int], instead: float) -> str | None:
+        best = max(unread, key=lambda name: self.draft_forecast(name).tokens_per_second, default=None)
         if best is None:
             return None
-        if self.forced:
+        if self.fixed_lengths:
             return best if instead <= 0 else None
-        other = max((name for name in unread if name != best), key=lambda name: self.sources[name].rested, default=best)
-        if self.sources[other].rested >= _RESTED and self._explore(other, unread[other], self._lost(best, other)):
+        other = max(
+            (name for name in unread if name != best), key=lambda name: self.drafters[name].rounds_idle, default=best
+        )
+        if self.drafters[other].rounds_idle >= _IDLE_ROUNDS_BEFORE_RETRY and self._spend_exploration(
+            other, unread[other], self._extra_seconds(best, other)
+        ):
             return other
-        return best if self._worth(best, unread[best], instead) else None
+        return best if self._pays_off(best, unread[best], instead) else None
 
-    def _lost(self, best: str, other: str) -> float:
+    def _extra_seconds(self, best: str, other: str) -> float:
         """Seconds by which a draft of another model than the best is expected to be dearer."""
-        mine, its = self.outlook(best), self.outlook(other)
-        return max(0.0, (mine.brings - its.brings) / self._price - mine.takes + its.takes)
+        mine, its = self.draft_forecast(best), self.draft_forecast(other)
+        return max(
+            0.0,
+            (mine.gained_tokens - its.gained_tokens) / self._seconds_to_tokens - mine.extra_seconds + its.extra_seconds,
+        )
 
-    def _worth(self, name: str, unread: int, instead: float) -> bool:
+    def _pays_off(self, name: str, unread: int, instead: float) -> bool:
         """Whether to let a model draft now, which has to read so many tokens first.
 
         `instead`: tokens that may be gained without it. What it reads serves all drafts to come.
         """
-        source, outlook = self.sources[name], self.outlook(name)
-        reading = source.reading * max(0, unread - 1)
+        source, outlook = self.drafters[name], self.draft_forecast(name)
+        reading = source.prefill_seconds_per_token * max(0, unread - 1)
         pays = self._pays(name)
-        self._budget = self._affordable(name) - reading
-        if not self._trusted(source):
-            return instead <= 0 and self._explore(name, unread, self._one(source), owed=True)
+        self._budget = self._loss_budget(name) - reading
+        if not self._is_calibrated(source):
+            return instead <= 0 and self._spend_exploration(name, unread, self._seconds_of_one_token(source), owed=True)
         if pays:
-            return outlook.brings - self._price * outlook.takes >= instead and self._repaid(name, reading)
+            return (
+                outlook.gained_tokens - self._seconds_to_tokens * outlook.extra_seconds >= instead
+                and self._repays_prefill(name, reading)
+            )
         owed = source.calibration.tested < _DOUBTED
-        return instead <= 0 and self._explore(name, unread, self._one(source), owed=owed)
+        return instead <= 0 and self._spend_exploration(name, unread, self._seconds_of_one_token(source), owed=owed)
 
     def _pays(self, name: str) -> bool:
-        return self.outlook(name).rate > _MARGIN / self.target(1)
+        return self.draft_forecast(name).tokens_per_second > _MARGIN / self.target_cost(1)
 
-    def _one(self, source: Source) -> float:
+    def _seconds_of_one_token(self, source: DrafterStats) -> float:
         """Seconds that a draft of one token takes."""
-        return source.step + self.target(2) - self.target(1)
+        return source.decode_seconds + self.target_cost(2) - self.target_cost(1)
 
-    def _repaid(self, name: str, reading: float) -> bool:
+    def _repays_prefill(self, name: str, reading: float) -> bool:
         """Whether drafting saves so many seconds in what is still to come: on average, and almost surely."""
-        average, sure = self._savings(name)
-        small = reading < self.target(1)
-        return average > reading and (small or _REPAID * sure + self._affordable(name) >= reading)
+        average, sure = self._expected_savings(name)
+        small = reading < self.target_cost(1)
+        return average > reading and (small or _REPAID * sure + self._loss_budget(name) >= reading)
 
-    def _savings(self, name: str) -> tuple[float, float]:
+    def _expected_savings(self, name: str) -> tuple[float, float]:
         """Seconds that drafting saves in what is still to come: on average, and almost surely.
 
         What is drafted beyond the end brings nothing: the last round doesn't count.
         """
-        saved, last = self._saved(name), self.outlook(name).brings
-        average = self.lengths.expected(self._written, self.limit)
-        sure = self.lengths.at_least(self._written, self.limit, _SURE)
+        saved, last = self._saved_per_token(name), self.draft_forecast(name).gained_tokens
+        average = self.reply_lengths.expected_tokens(self._tokens_written, self.token_limit)
+        sure = self.reply_lengths.quantile_tokens(self._tokens_written, self.token_limit, _ALMOST_SURELY)
         return saved * max(0.0, average - last), saved * max(0.0, sure - last)
 
-    def _saved(self, name: str) -> float:
+    def _saved_per_token(self, name: str) -> float:
         """Seconds a token that drafting saves beyond what lookup does."""
-        plain, outlook = self.target(1), self.outlook(name)
-        gain = outlook.brings - outlook.takes / plain
-        beyond = max(0.0, 1 - self._instead / gain) if gain > 0 else 0.0
-        return beyond * max(0.0, plain - 1 / outlook.rate)
+        plain, outlook = self.target_cost(1), self.draft_forecast(name)
+        gain = outlook.gained_tokens - outlook.extra_seconds / plain
+        beyond = max(0.0, 1 - self._lookup_gain / gain) if gain > 0 else 0.0
+        return beyond * max(0.0, plain - 1 / outlook.tokens_per_second)
 
-    def _affordable(self, name: str) -> float:
+    def _loss_budget(self, name: str) -> float:
         """Seconds that may be lost now, for the reply to be hardly slower than plain were it to end then."""
-        source = self.sources[name]
-        hoped = not self._trusted(source) and self._pays(name)
-        extra = min(source.calibration.spare * self.target(1), (_FIRST_RISK - _RISK) * self._plain)
-        return (1 + _RISK) * self._plain + hoped * extra - self._spent
+        source = self.drafters[name]
+        hoped = not self._is_calibrated(source) and self._pays(name)
+        extra = min(source.calibration.spare * self.target_cost(1), (_MAX_FIRST_LOSS - _MAX_LOSS) * self._plain_seconds)
+        return (1 + _MAX_LOSS) * self._plain_seconds + hoped * extra - self._seconds_spent
 
-    def window(self, name: str) -> int:
+    def prefill_window(self, name: str) -> int:
         """Tokens that are worth reading before a first draft: of a longer text a draft model reads only the end."""
-        source, (average, sure) = self.sources[name], self._savings(name)
-        if not self._trusted(source):
-            return _FEWEST_READ
-        seconds = _READING * min(average, sure)
-        return max(_FEWEST_READ, int(seconds / source.reading)) if source.reading > 0 else _UNLIMITED
+        source, (average, sure) = self.drafters[name], self._expected_savings(name)
+        if not self._is_calibrated(source):
+            return _MIN_PREFILL_WINDOW
+        seconds = _PREFILL_SHARE * min(average, sure)
+        return (
+            max(_MIN_PREFILL_WINDOW, int(seconds / source.prefill_seconds_per_token))
+            if source.prefill_seconds_per_token > 0
+            else _UNLIMITED
+        )
 
-    def _explore(self, name: str, unread: int, seconds: float, *, owed: bool = False) -> bool:
+    def _spend_exploration(self, name: str, unread: int, seconds: float, *, owed: bool = False) -> bool:
         """Whether so much time may be lost to see whether drafting pays by now. `owed`: though nothing is spared."""
-        source = self.sources[name]
-        seconds += source.reading * max(0, unread - 1)
-        tokens = seconds / self.target(1)
-        if seconds > self._affordable(name) or (tokens > source.calibration.spare and not owed):
+        source = self.drafters[name]
+        seconds += source.prefill_seconds_per_token * max(0, unread - 1)
+        tokens = seconds / self.target_cost(1)
+        if seconds > self._loss_budget(name) or (tokens > source.calibration.spare and not owed):
             return False
         source.calibration.spare = max(0.0, source.calibration.spare - tokens)
         return True
 
-    def watch(self, draft: Draft, verdict: Verdict) -> None:
+    def observe_unused(self, draft: Draft, verdict: VerifyResult) -> None:
         """A draft that was not taken: what became of its places tells as much."""
-        self._observe(self.sources[draft.source], draft, verdict)
+        self._observe(self.drafters[draft.source], draft, verdict)
 
-    def another(self, draft: Draft) -> bool:
+    def should_extend(self, draft: Draft) -> bool:
         """Whether to draft one more token after those."""
         size = len(draft.tokens)
-        if size >= self.most or self.forced:
-            return size < self.next()
-        source, outlook, price = self.sources[draft.source], self.outlook(draft.source), self._price
-        lost = (size + 1) * source.step + self.target(size + 2) - self.target(1)
-        if not self._trusted(source) and lost > self._budget:
+        if size >= self.draft_limit or self.fixed_lengths:
+            return size < self.max_draft_tokens()
+        source, outlook, price = self.drafters[draft.source], self.draft_forecast(draft.source), self._seconds_to_tokens
+        lost = (size + 1) * source.decode_seconds + self.target_cost(size + 2) - self.target_cost(1)
+        if not self._is_calibrated(source) and lost > self._budget:
             return False
-        likely = list(map(mul, self._so_far(draft, source), source.later))
-        for more, series in zip(_SIZES, outlook.series, strict=False):
-            cost = more * source.step + self.target(size + more + 1) - self.target(size + 1)
-            if size + more <= self.most and sum(map(mul, likely, series)) > price * cost:
+        likely = list(map(mul, self._joint_probability(draft, source), source.future_accept_probs))
+        for more, series in zip(_SIZES, outlook.run_lengths, strict=False):
+            cost = more * source.decode_seconds + self.target_cost(size + more + 1) - self.target_cost(size + 1)
+            if size + more <= self.draft_limit and sum(map(mul, likely, series)) > price * cost:
                 return True
         return False
 
-    def _so_far(self, draft: Draft, source: Source) -> list[float]:
+    def _joint_probability(self, draft: Draft, source: DrafterStats) -> list[float]:
         """The probability, jointly with each shift, that the reply goes along with all of a growing draft."""
         known = len(self._sure)
         if not known or draft.confidence[:known] != self._sure:
-            self._reached, known = source.weights, 0
-        self._reached = source.reach(draft.confidence[known:], self._reached)
+            self._reach_probabilities, known = source.shift_weights, 0
+        self._reach_probabilities = source.joint_accept_probs(draft.confidence[known:], self._reach_probabilities)
         self._sure = draft.confidence
-        return self._reached
+        return self._reach_probabilities
 
-    def _trusted(self, source: Source) -> bool:
-        return source.calibration.tested >= _KNOWN
+    def _is_calibrated(self, source: DrafterStats) -> bool:
+        return source.calibration.tested >= _MIN_TESTED
 
-    def send(self, draft: Draft) -> int:
+    def verify_length(self, draft: Draft) -> int:
         """The beginning of the draft that gains most."""
-        if not draft.tokens or self.forced or self.rule is Rule.REJECTION or len(draft.confidence) < len(draft.tokens):
+        if (
+            not draft.tokens
+            or self.fixed_lengths
+            or self.rule is AcceptanceMethod.REJECTION
+            or len(draft.confidence) < len(draft.tokens)
+        ):
             return len(draft.tokens)
         gains = [0.0, *self._gains(draft)]
         return max(range(len(gains)), key=gains.__getitem__)
 
-    def forecast(self, draft: Draft) -> Sequence[float]:
-        if draft.source not in self.sources:
+    def accept_probabilities(self, draft: Draft) -> Sequence[float]:
+        if draft.source not in self.drafters:
             return ()
-        reached = [1.0, *self._chances(draft)]
+        reached = [1.0, *self._accept_probabilities(draft)]
         return [after / before for before, after in pairwise(reached)]
 
-    def gain(self, draft: Draft) -> float:
+    def net_gain(self, draft: Draft) -> float:
         """What the best beginning of a draft brings beyond its price, in tokens; what it took to draft is spent."""
         return max(self._gains(draft), default=0.0)
 
-    def learn(self, round: Round) -> None:
-        draft, emitted = round.draft, len(round.verdict.emitted)
-        if self._written:
-            self._plain += (emitted + round.verdict.end) * self.target(1)
-            self._spent += round.drafting + round.scoring
-        if not round.read and round.scoring > 0:
-            self.target.observe(round.verdict.drafted + 1, round.scoring)
-        self.lengths.grow(self._written, self._written + emitted)
-        self._written += emitted
+    def learn(self, round: RoundRecord) -> None:
+        draft, emitted = round.draft, len(round.result.emitted)
+        if self._tokens_written:
+            self._plain_seconds += (emitted + round.result.end) * self.target_cost(1)
+            self._seconds_spent += round.draft_seconds + round.score_seconds
+        if not round.prefilled_tokens and round.score_seconds > 0:
+            self.target_cost.observe(round.result.drafted + 1, round.score_seconds)
+        self.reply_lengths.observe_progress(self._tokens_written, self._tokens_written + emitted)
+        self._tokens_written += emitted
         self._rounds += 1
-        for source in self.sources.values():
-            source.calibration.spare = min(_SPARED, source.calibration.spare + _EXPLORED * emitted)
-        drafted = self.sources.get(draft.source) if draft.tokens else None
+        for source in self.drafters.values():
+            source.calibration.spare = min(_MAX_EXPLORATION, source.calibration.spare + _EXPLORATION_SHARE * emitted)
+        drafted = self.drafters.get(draft.source) if draft.tokens else None
         if drafted:
-            self._learn_draft(drafted, round)
-        for source in self.sources.values():
-            source.pass_by(emitted if source is not drafted else 0)
-        self._outlooks.clear()
+            self._observe_draft(drafted, round)
+        for source in self.drafters.values():
+            source.advance(emitted if source is not drafted else 0)
+        self._forecasts.clear()
         self._sure = ()
 
-    def end(self) -> None:
+    def reply_ended(self) -> None:
         """The reply ended by itself."""
-        self.lengths.end(self._written)
+        self.reply_lengths.observe_end(self._tokens_written)
 
-    def _learn_draft(self, source: Source, round: Round) -> None:
-        self._learn_costs(source, round.draft)
-        self._observe(source, round.draft, round.verdict)
-        for each in self.sources.values():
-            each.rested += each is not source
-        source.rested = 0
+    def _observe_draft(self, source: DrafterStats, round: RoundRecord) -> None:
+        self._observe_costs(source, round.draft)
+        self._observe(source, round.draft, round.result)
+        for each in self.drafters.values():
+            each.rounds_idle += each is not source
+        source.rounds_idle = 0
 
-    def _observe(self, source: Source, draft: Draft, verdict: Verdict) -> None:
-        for confidence, accepted in outcomes(draft, verdict):
+    def _observe(self, source: DrafterStats, draft: Draft, verdict: VerifyResult) -> None:
+        for confidence, accepted in acceptance_outcomes(draft, verdict):
             source.observe(confidence, accepted)
 
-    def _learn_costs(self, source: Source, draft: Draft) -> None:
-        for seconds in draft.steps[1:]:
-            source.step += _RECENT * (seconds - source.step) if source.step else seconds
-        if draft.read > 8 and draft.steps:
-            reading = max(0.0, draft.steps[0] - source.step) / draft.read
-            source.reading += 0.5 * (reading - source.reading)
+    def _observe_costs(self, source: DrafterStats, draft: Draft) -> None:
+        for seconds in draft.step_seconds[1:]:
+            source.decode_seconds += (
+                _STATS_RATE * (seconds - source.decode_seconds) if source.decode_seconds else seconds
+            )
+        if draft.prefilled_tokens > 8 and draft.step_seconds:
+            reading = max(0.0, draft.step_seconds[0] - source.decode_seconds) / draft.prefilled_tokens
+            source.prefill_seconds_per_token += 0.5 * (reading - source.prefill_seconds_per_token)
 
     @property
-    def _price(self) -> float:
+    def _seconds_to_tokens(self) -> float:
         """What a second is worth, in tokens."""
-        plain = 1 / self.target(1)
-        return max(plain, self.outlook(self._drafting).rate) if self._drafting in self.sources else plain
+        plain = 1 / self.target_cost(1)
+        return (
+            max(plain, self.draft_forecast(self._current_drafter).tokens_per_second)
+            if self._current_drafter in self.drafters
+            else plain
+        )
 
-    def outlook(self, name: str) -> Outlook:
+    def draft_forecast(self, name: str) -> DraftForecast:
         """Time is worth what it brings: the rate is found by Dinkelbach's iteration (1967)."""
-        if name not in self._outlooks:
-            source, plain = self.sources[name], 1 / self.target(1)
-            sizes = [size for size in _SIZES if size <= self.most]
-            series = [[(1 - p**size) / (1 - p) for p in source.later] for size in sizes]
-            costs = [(size - 1) * source.step + self.target(size + 1) - self.target(1) for size in sizes]
-            likely = list(map(mul, source.weights, source.later))
+        if name not in self._forecasts:
+            source, plain = self.drafters[name], 1 / self.target_cost(1)
+            sizes = [size for size in _SIZES if size <= self.draft_limit]
+            series = [[(1 - p**size) / (1 - p) for p in source.future_accept_probs] for size in sizes]
+            costs = [
+                (size - 1) * source.decode_seconds + self.target_cost(size + 1) - self.target_cost(1) for size in sizes
+            ]
+            likely = list(map(mul, source.shift_weights, source.future_accept_probs))
             runs = [sum(map(mul, likely, each)) / sum(likely) for each in series]
-            kinds, rate, brings, takes = source.kinds(), plain, 0.0, 0.0
+            kinds, rate, brings, takes = source.token_classes(), plain, 0.0, 0.0
             for _ in range(3):
-                brings, takes = self._drafts(kinds, list(zip(runs, costs, strict=True)), rate)
-                takes += source.step
-                rate = max(plain, (1 + brings) / (self.target(1) + takes))
-            self._outlooks[name] = Outlook(brings, takes, rate, series)
-        return self._outlooks[name]
+                brings, takes = self._expected_draft(kinds, list(zip(runs, costs, strict=True)), rate)
+                takes += source.decode_seconds
+                rate = max(plain, (1 + brings) / (self.target_cost(1) + takes))
+            self._forecasts[name] = DraftForecast(brings, takes, rate, series)
+        return self._forecasts[name]
 
-    def _drafts(
+    def _expected_draft(
         self, kinds: Sequence[tuple[float, float]], runs: Sequence[tuple[float, float]], price: float
     ) -> tuple[float, float]:
         """Tokens and seconds that a draft adds beyond its first token's time, where a second is worth so many tokens.
@@ -308,29 +339,29 @@ class Planner:
         for probability, share in kinds:
             gains = [probability * tokens - price * seconds for tokens, seconds in runs]
             best = max(gains)
-            if best > 0 or self.rule is Rule.REJECTION:
+            if best > 0 or self.rule is AcceptanceMethod.REJECTION:
                 tokens, seconds = runs[gains.index(best)]
                 brings += share * probability * tokens
                 takes += share * seconds
         return brings, takes
 
-    def _chances(self, draft: Draft) -> list[float]:
+    def _accept_probabilities(self, draft: Draft) -> list[float]:
         """The probability that the reply goes along with the draft up to each of its tokens."""
-        source, found = self.sources[draft.source], list[float]()
-        reached = source.weights
-        for confidence in sureness(draft):
-            reached = source.reach((confidence,), reached)
+        source, found = self.drafters[draft.source], list[float]()
+        reached = source.shift_weights
+        for confidence in confidences_of(draft):
+            reached = source.joint_accept_probs((confidence,), reached)
             found.append(sum(reached))
         return found
 
     def _gains(self, draft: Draft) -> Iterable[float]:
-        total, price = 0.0, self._price
-        for size, reached in enumerate(self._chances(draft), start=1):
+        total, price = 0.0, self._seconds_to_tokens
+        for size, reached in enumerate(self._accept_probabilities(draft), start=1):
             total += reached
-            yield total - price * (self.target(size + 1) - self.target(1))
+            yield total - price * (self.target_cost(size + 1) - self.target_cost(1))
 
 
-def tell_end(lookahead: Lookahead, event: Event) -> None:
+def report_reply_end(lookahead: Lookahead, event: Event) -> None:
     """Let a planner know that its reply ended by itself, and not at a limit."""
     if isinstance(lookahead, Planner) and isinstance(event, Done) and event.reason is DoneReason.STOP:
-        lookahead.end()
+        lookahead.reply_ended()

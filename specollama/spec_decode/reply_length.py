@@ -7,8 +7,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-BOUNDS = (0, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192)
-BUCKETS = len(BOUNDS) - 1
+BUCKET_BOUNDS = (0, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192)
+BUCKETS = len(BUCKET_BOUNDS) - 1
 _TYPICAL = 64  # tokens: the median of a reply before any was seen
 _PRIOR_WEIGHT = 1.0  # replies that the first guess counts for
 _MEMORY = 60.0  # replies that a bucket remembers
@@ -35,11 +35,11 @@ class ReplyLengths:
         prior = self.parent.hazard(bucket) if self.parent else _first_guess(bucket)
         return (self.ended[bucket] + _PRIOR_WEIGHT * prior) / (self.lived[bucket] + _PRIOR_WEIGHT)
 
-    def expected(self, written: int, limit: int | None) -> float:
+    def expected_tokens(self, written: int, limit: int | None) -> float:
         """Tokens that are still to come on average; at most up to `limit` tokens of the whole reply."""
         return sum((before + after) / 2 * tokens for before, after, tokens in self._survival(written, limit))
 
-    def at_least(self, written: int, limit: int | None, probability: float) -> float:
+    def quantile_tokens(self, written: int, limit: int | None, probability: float) -> float:
         """Tokens that are still to come with this probability."""
         sure = 0.0
         for before, after, tokens in self._survival(written, limit):
@@ -50,28 +50,28 @@ class ReplyLengths:
 
     def _survival(self, written: int, limit: int | None) -> Iterator[tuple[float, float, int]]:
         """For each stretch from here on: the probability to reach its beginning and its end, and its tokens."""
-        end = BOUNDS[-1] if limit is None else min(limit, BOUNDS[-1])
+        end = BUCKET_BOUNDS[-1] if limit is None else min(limit, BUCKET_BOUNDS[-1])
         alive, begin = 1.0, written
         while begin < end:
             bucket = _bucket(begin)
-            until = min(end, BOUNDS[bucket + 1])
-            share = (until - begin) / (BOUNDS[bucket + 1] - BOUNDS[bucket])
+            until = min(end, BUCKET_BOUNDS[bucket + 1])
+            share = (until - begin) / (BUCKET_BOUNDS[bucket + 1] - BUCKET_BOUNDS[bucket])
             after = alive * (1 - self.hazard(bucket)) ** share
             yield alive, after, until - begin
             alive, begin = after, until
 
-    def grow(self, before: int, after: int) -> None:
+    def observe_progress(self, before: int, after: int) -> None:
         """A reply of `before` tokens has `after` tokens by now."""
         for bucket in range(_bucket(before), _bucket(after)):
             self._count(bucket, 0.0)
         if self.parent:
-            self.parent.grow(before, after)
+            self.parent.observe_progress(before, after)
 
-    def end(self, tokens: int) -> None:
+    def observe_end(self, tokens: int) -> None:
         """A reply ended by itself after so many tokens."""
         self._count(_bucket(tokens), 1.0)
         if self.parent:
-            self.parent.end(tokens)
+            self.parent.observe_end(tokens)
 
     def _count(self, bucket: int, ended: float) -> None:
         if self.lived[bucket] >= _MEMORY:
@@ -83,12 +83,12 @@ class ReplyLengths:
 
 
 @dataclass(slots=True)
-class Learnt:
+class LengthsByRequest:
     """The lengths of a pair's replies by the kind of request; those not asked for longest are forgotten first."""
 
     kinds: dict[str, ReplyLengths] = field(default_factory=dict)
 
-    def of(self, prompt: Sequence[int]) -> ReplyLengths:
+    def for_prompt(self, prompt: Sequence[int]) -> ReplyLengths:
         """By whether the prompt is long, and more precisely by how it begins: that differs from client to client."""
         wide = "long" if len(prompt) > _LONG else "short"
         beginning = " ".join(map(str, prompt[:_BEGINNING]))
@@ -102,8 +102,8 @@ class Learnt:
 
 
 def _bucket(tokens: int) -> int:
-    return min(BUCKETS - 1, bisect_right(BOUNDS, tokens) - 1)
+    return min(BUCKETS - 1, bisect_right(BUCKET_BOUNDS, tokens) - 1)
 
 
 def _first_guess(bucket: int) -> float:
-    return 1 - (_TYPICAL + BOUNDS[bucket]) / (_TYPICAL + BOUNDS[bucket + 1])
+    return 1 - (_TYPICAL + BUCKET_BOUNDS[bucket]) / (_TYPICAL + BUCKET_BOUNDS[bucket + 1])

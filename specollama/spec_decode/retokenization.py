@@ -14,11 +14,11 @@ from typing import Protocol
 from specollama.spec_decode.types import Token
 
 
-class Vocabulary(Protocol):
+class Tokenizer(Protocol):
     """A model's exact tokenizer, as its server applies it to a prompt."""
 
     @property
-    def distinct(self) -> frozenset[str]:
+    def unambiguous_texts(self) -> frozenset[str]:
         """Texts that exactly one token prints, whole: no other token, and no fragment of a character, prints them."""
         ...
 
@@ -26,45 +26,45 @@ class Vocabulary(Protocol):
         """The tokens of a whole prompt: begin marker added where the model wants it, markers recognised."""
         ...
 
-    def shown(self, token: int) -> str:
+    def display_text(self, token: int) -> str:
         """What the server prints for a token: "" for control tokens and bare fragments of characters."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class CutPoint:
     """A place where the reply may be cut: the whole text before it, and how many tokens of the reply that is."""
 
     text: str
     position: int
 
 
-class Cursor(Protocol):
+class TokenPath(Protocol):
     """Where the target stands in its reply, and where it may be asked.
 
-    `anchor` is the last good cut; `beyond` are the texts of the reply after it, which are not yet known to
+    `anchor` is the last good cut; `pending` are the texts of the reply after it, which are not yet known to
     lead to a good one, and `sampled` the tokens behind them: more than the texts where some had none of their own.
-    `stuck`: the target can't be asked here, only a request from the anchor can go on.
+    `is_stuck`: the target can't be asked here, only a request from the anchor can go on.
     """
 
-    anchor: Cut
-    beyond: list[str]
+    anchor: CutPoint
+    pending: list[str]
 
     @property
     def sampled(self) -> int: ...
 
     @property
-    def stuck(self) -> bool: ...
+    def is_stuck(self) -> bool: ...
 
-    def tokens(self, cut: Cut) -> int | None:
+    def prompt_tokens_at(self, cut: CutPoint) -> int | None:
         """The tokens of the whole prompt up to a cut; None while that isn't known."""
         ...
 
-    def cuts(self, texts: Sequence[str]) -> list[Cut]:
+    def cut_points(self, texts: Sequence[str]) -> list[CutPoint]:
         """The cuts along a draft that may be asked: after none of its tokens, after one, and so forth."""
         ...
 
-    def confirm(self, cut: Cut, prompt_eval_count: int | None) -> bool:
+    def confirm(self, cut: CutPoint, prompt_eval_count: int | None) -> bool:
         """The server read a cut as so many tokens: whether those can be the sampled ones."""
         ...
 
@@ -72,78 +72,78 @@ class Cursor(Protocol):
         """The reply goes on with these tokens."""
         ...
 
-    def first_good(self, texts: Sequence[str]) -> int | None:
-        """How many of these texts lead to the earliest good cut after `beyond`, if each is one token.
+    def count_to_first_aligned(self, texts: Sequence[str]) -> int | None:
+        """How many of these texts lead to the earliest good cut after `pending`, if each is one token.
 
         `texts` begin at the anchor. None when no cut is good, or when the cursor can't tell. Moves nothing.
         """
         ...
 
-    def rejoin(self, texts: Sequence[str], sampled: int) -> int | None:
-        """The target wrote these texts after the anchor, `sampled` tokens in all, `beyond` among them.
+    def resync(self, texts: Sequence[str], sampled: int) -> int | None:
+        """The target wrote these texts after the anchor, `sampled` tokens in all, `pending` among them.
 
-        Moves to the earliest good cut after `beyond`; answers how many of the texts lead there, None when no cut is
+        Moves to the earliest good cut after `pending`; answers how many of the texts lead there, None when no cut is
         good. The earliest, because a sampled token may be kept or dropped only by a rule that has not seen the tokens
         after it (a stopping time): the furthest good cut depends on those, and would change the distribution.
         """
         ...
 
 
-class ExactCursor:
+class ExactPath:
     """A cursor with the target's own tokenizer: every cut is checked before it is asked."""
 
-    def __init__(self, prompt: str, vocabulary: Vocabulary) -> None:
+    def __init__(self, prompt: str, vocabulary: Tokenizer) -> None:
         self.vocabulary = vocabulary
         self._ids = vocabulary.encode(prompt)  # the path up to the anchor
         self._prompt = len(self._ids)
-        self.anchor = Cut(prompt, 0)
-        self.beyond: list[str] = []
+        self.anchor = CutPoint(prompt, 0)
+        self.pending: list[str] = []
 
     @property
     def sampled(self) -> int:
-        return len(self.beyond)
+        return len(self.pending)
 
     @property
-    def stuck(self) -> bool:
-        return bool(self.beyond)
+    def is_stuck(self) -> bool:
+        return bool(self.pending)
 
-    def tokens(self, cut: Cut) -> int:
+    def prompt_tokens_at(self, cut: CutPoint) -> int:
         return self._prompt + cut.position
 
-    def cuts(self, texts: Sequence[str]) -> list[Cut]:
+    def cut_points(self, texts: Sequence[str]) -> list[CutPoint]:
         good, ids = [self.anchor], self._ids
         for text in texts:
-            longer = self._then(good[-1].text, ids, text)
+            longer = self._extended(good[-1].text, ids, text)
             if longer is None:
                 break
-            good.append(Cut(good[-1].text + text, good[-1].position + 1))
+            good.append(CutPoint(good[-1].text + text, good[-1].position + 1))
             ids = longer
         return good
 
-    def confirm(self, cut: Cut, prompt_eval_count: int | None) -> bool:
+    def confirm(self, cut: CutPoint, prompt_eval_count: int | None) -> bool:
         return True  # checked before it was asked
 
-    def stays(self, cut: Cut, tokens: Sequence[Token]) -> bool:
+    def stays_aligned(self, cut: CutPoint, tokens: Sequence[Token]) -> bool:
         """Whether every one of the tokens, if it came next, would lead to a good cut again."""
         ids = self.vocabulary.encode(cut.text)
-        return all(self._then(cut.text, ids, token.text) is not None for token in tokens if token.text)
+        return all(self._extended(cut.text, ids, token.text) is not None for token in tokens if token.text)
 
     def advance(self, texts: Sequence[str]) -> None:
         for place, text in enumerate(texts):
-            longer = self._then(self.anchor.text, self._ids, text)
+            longer = self._extended(self.anchor.text, self._ids, text)
             if longer is None:
-                self.beyond = list(texts[place:])
+                self.pending = list(texts[place:])
                 return
             self._ids = longer
-            self.anchor = Cut(self.anchor.text + text, self.anchor.position + 1)
+            self.anchor = CutPoint(self.anchor.text + text, self.anchor.position + 1)
 
-    def first_good(self, texts: Sequence[str]) -> int | None:
-        lengths = range(len(self.beyond) + 1, len(texts) + 1)
+    def count_to_first_aligned(self, texts: Sequence[str]) -> int | None:
+        lengths = range(len(self.pending) + 1, len(texts) + 1)
         return next((used for used in lengths if self._read(texts[:used], used) is not None), None)
 
-    def rejoin(self, texts: Sequence[str], sampled: int) -> int | None:
+    def resync(self, texts: Sequence[str], sampled: int) -> int | None:
         if sampled == len(texts):
-            used = self.first_good(texts)
+            used = self.count_to_first_aligned(texts)
             return None if used is None else self._move(texts[:used], used)
         return self._move(texts, sampled)  # with hidden tokens among them, the end alone can be checked
 
@@ -151,8 +151,8 @@ class ExactCursor:
         ids = self._read(texts, sampled)
         if ids is None:
             return None
-        self.anchor = Cut(self.anchor.text + "".join(texts), self.anchor.position + sampled)
-        self._ids, self.beyond = ids, []
+        self.anchor = CutPoint(self.anchor.text + "".join(texts), self.anchor.position + sampled)
+        self._ids, self.pending = ids, []
         return len(texts)
 
     def _read(self, texts: Sequence[str], sampled: int) -> tuple[int, ...] | None:
@@ -163,79 +163,79 @@ class ExactCursor:
         ids, start = self.vocabulary.encode(self.anchor.text + "".join(texts)), len(self._ids)
         if len(ids) != start + sampled or ids[:start] != self._ids:
             return None
-        shown = [self.vocabulary.shown(token) for token in ids[start:]]
+        shown = [self.vocabulary.display_text(token) for token in ids[start:]]
         return ids if sampled != len(texts) or shown == list(texts) else None
 
-    def _then(self, text: str, ids: tuple[int, ...], token: str) -> tuple[int, ...] | None:
+    def _extended(self, text: str, ids: tuple[int, ...], token: str) -> tuple[int, ...] | None:
         """The path one token further; None where its text would be tokenised otherwise."""
         longer = self.vocabulary.encode(text + token)
         if len(longer) != len(ids) + 1 or longer[:-1] != ids:
             return None
-        return longer if self.vocabulary.shown(longer[-1]) == token else None
+        return longer if self.vocabulary.display_text(longer[-1]) == token else None
 
 
-class CountedCursor:
+class CountedPath:
     """A cursor without a tokenizer: a cut is taken for good until the server's own count says otherwise.
 
     Weaker: another tokenisation with as many tokens isn't noticed.
     """
 
     def __init__(self, prompt: str, position: int = 0) -> None:
-        self.anchor = Cut(prompt, position)
-        self.beyond: list[str] = []
+        self.anchor = CutPoint(prompt, position)
+        self.pending: list[str] = []
         self.sampled = 0
         self._prompt: int | None = None  # tokens of the prompt, once the server told
         self._good = {self.anchor}  # cuts at which the server's count was right
         self._refuted = False
 
     @property
-    def stuck(self) -> bool:
+    def is_stuck(self) -> bool:
         return self._refuted
 
-    def tokens(self, cut: Cut) -> int | None:
+    def prompt_tokens_at(self, cut: CutPoint) -> int | None:
         return None if self._prompt is None else self._prompt + cut.position
 
-    def cuts(self, texts: Sequence[str]) -> list[Cut]:
-        good = [self._here]
+    def cut_points(self, texts: Sequence[str]) -> list[CutPoint]:
+        good = [self._end]
         for text in texts:
-            good.append(Cut(good[-1].text + text, good[-1].position + 1))
+            good.append(CutPoint(good[-1].text + text, good[-1].position + 1))
         return good
 
-    def confirm(self, cut: Cut, prompt_eval_count: int | None) -> bool:
+    def confirm(self, cut: CutPoint, prompt_eval_count: int | None) -> bool:
         if prompt_eval_count is not None and self._prompt is None:
             self._prompt = prompt_eval_count - cut.position
-        right = prompt_eval_count in (None, self.tokens(cut))  # a server that doesn't count refutes nothing
+        right = prompt_eval_count in (None, self.prompt_tokens_at(cut))  # a server that doesn't count refutes nothing
         if right:
             self._good.add(cut)
-        elif cut == self._here:
+        elif cut == self._end:
             self._refuted = True
         return right
 
     def advance(self, texts: Sequence[str]) -> None:
-        if self._here in self._good:
-            self.anchor, self.beyond, self.sampled = self._here, [], 0
+        if self._end in self._good:
+            self.anchor, self.pending, self.sampled = self._end, [], 0
         for place, text in enumerate(texts):
-            longer = Cut(self.anchor.text + text, self.anchor.position + 1)
-            if self.beyond or longer not in self._good:
-                self.beyond += texts[place:]
+            longer = CutPoint(self.anchor.text + text, self.anchor.position + 1)
+            if self.pending or longer not in self._good:
+                self.pending += texts[place:]
                 self.sampled += len(texts) - place
                 break
             self.anchor = longer
         self._good = {cut for cut in self._good if cut.position >= self.anchor.position}
 
-    def first_good(self, texts: Sequence[str]) -> int | None:
+    def count_to_first_aligned(self, texts: Sequence[str]) -> int | None:
         return None  # the server's next count will tell
 
-    def rejoin(self, texts: Sequence[str], sampled: int) -> int | None:
-        self.beyond, self.sampled, self._refuted = list(texts), sampled, False
+    def resync(self, texts: Sequence[str], sampled: int) -> int | None:
+        self.pending, self.sampled, self._refuted = list(texts), sampled, False
         return len(texts)  # whether the cut there is good, the next request will tell
 
     @property
-    def _here(self) -> Cut:
-        return Cut(self.anchor.text + "".join(self.beyond), self.anchor.position + self.sampled)
+    def _end(self) -> CutPoint:
+        return CutPoint(self.anchor.text + "".join(self.pending), self.anchor.position + self.sampled)
 
 
-def retokenised(text: str, draft: str, vocabulary: Vocabulary) -> list[str]:
+def retokenize_draft(text: str, draft: str, vocabulary: Tokenizer) -> list[str]:
     """A draft that follows `text`, in the target's tokens, for a draft model with another tokenizer.
 
     The last token is left out: with more text it might have been another. The draft ends before the first token
@@ -246,7 +246,7 @@ def retokenised(text: str, draft: str, vocabulary: Vocabulary) -> list[str]:
         return []
     texts: list[str] = []
     for token in ids[len(before) : -1]:
-        if (shown := vocabulary.shown(token)) not in vocabulary.distinct:
+        if (shown := vocabulary.display_text(token)) not in vocabulary.unambiguous_texts:
             break
         texts.append(shown)
     return texts if draft.startswith("".join(texts)) else []

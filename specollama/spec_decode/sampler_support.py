@@ -40,8 +40,8 @@ def support(top: Sequence[Token], options: SamplingOptions) -> tuple[float, ...]
         return (1.0,)
     if not (_COLDEST <= options.temperature < math.inf and math.isfinite(options.top_p + options.min_p)):
         return None
-    kept = _kept(logprobs, options)
-    return _tempered(logprobs[:kept], options.temperature) if kept else None
+    kept = _survivors(logprobs, options)
+    return _apply_temperature(logprobs[:kept], options.temperature) if kept else None
 
 
 def _sound(logprobs: Sequence[float]) -> bool:
@@ -52,7 +52,7 @@ def _sound(logprobs: Sequence[float]) -> bool:
     return ordered and 0 < sum(map(math.exp, logprobs)) <= 1 + _ROUNDING
 
 
-def _kept(logprobs: Sequence[float], options: SamplingOptions) -> int | None:
+def _survivors(logprobs: Sequence[float], options: SamplingOptions) -> int | None:
     """How many of the most probable tokens survive top_k, top_p and min_p; None when that is not certain."""
     seen = len(logprobs)
     probabilities = [math.exp(logprob) for logprob in logprobs]
@@ -93,13 +93,13 @@ def _first_reaching(probabilities: Sequence[float], goal: float) -> int | None:
     return None
 
 
-def _tempered(logprobs: Sequence[float], temperature: float) -> tuple[float, ...]:
+def _apply_temperature(logprobs: Sequence[float], temperature: float) -> tuple[float, ...]:
     weights = [math.exp((logprob - logprobs[0]) / temperature) for logprob in logprobs]
     total = sum(weights)
     return tuple(weight / total for weight in weights)
 
 
-def certain(options: SamplingOptions, limit: int) -> SamplingOptions:
+def restrict_to_shown(options: SamplingOptions, limit: int) -> SamplingOptions:
     """The same options, narrowed so that `support` is always known from `limit` tokens.
 
     For a draft, whose distribution is free to choose: losslessness asks only that it is known.
@@ -108,7 +108,9 @@ def certain(options: SamplingOptions, limit: int) -> SamplingOptions:
     return replace(options, top_k=top_k, typical_p=1.0)
 
 
-def effective(requested: Mapping[str, Any], modelfile: Mapping[str, Any], defaults: SamplingOptions) -> SamplingOptions:
+def resolve_sampling(
+    requested: Mapping[str, Any], modelfile: Mapping[str, Any], defaults: SamplingOptions
+) -> SamplingOptions:
     """The options that the server would use: the request's, else the Modelfile's, else the version's default.
 
     Names that aren't sampling options are passed over; None means unset, as in Ollama, and unsets nothing. `stop`

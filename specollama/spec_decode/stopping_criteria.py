@@ -12,11 +12,11 @@ from typing import Generic, TypeVar
 
 from specollama.spec_decode.types import DoneReason
 
-Tag = TypeVar("Tag")
+TokenTag = TypeVar("TokenTag")
 
 
 @dataclass(slots=True)
-class Stopper(Generic[Tag]):
+class StoppingCriteria(Generic[TokenTag]):
     """Cuts a reply at the first of its stop strings, or after `limit` tokens (None: no limit).
 
     Each text comes with a tag (where it is from), which its pieces keep. A stop string is matched within the
@@ -27,14 +27,14 @@ class Stopper(Generic[Tag]):
     limit: int | None = None
     tokens: int = 0
     reason: DoneReason | None = None
-    _held: list[tuple[str, Tag]] = field(default_factory=list)
+    _held: list[tuple[str, TokenTag]] = field(default_factory=list)
 
     @property
     def remaining(self) -> int | None:
         """Tokens that may still come; None: no limit."""
         return None if self.limit is None else max(0, self.limit - self.tokens)
 
-    def feed(self, text: str, tag: Tag, tokens: int = 1) -> list[tuple[str, Tag]]:
+    def add(self, text: str, tag: TokenTag, tokens: int = 1) -> list[tuple[str, TokenTag]]:
         """One more token (or a character that took several): the pieces that may be shown now.
 
         Once `reason` is set the reply is over, and nothing more may be fed.
@@ -50,17 +50,17 @@ class Stopper(Generic[Tag]):
             return self._finish(DoneReason.LENGTH, len(joined))
         return self._release(len(joined) - _possible_beginning(joined, self.stops))
 
-    def end(self, reason: DoneReason = DoneReason.STOP) -> list[tuple[str, Tag]]:
+    def flush(self, reason: DoneReason = DoneReason.STOP) -> list[tuple[str, TokenTag]]:
         """The target ended its reply: what was held back after all."""
         return self._finish(reason, sum(len(piece) for piece, _ in self._held))
 
-    def _finish(self, reason: DoneReason, length: int) -> list[tuple[str, Tag]]:
+    def _finish(self, reason: DoneReason, length: int) -> list[tuple[str, TokenTag]]:
         self.reason = reason
         released = self._release(length)
         self._held.clear()
         return released
 
-    def _release(self, length: int) -> list[tuple[str, Tag]]:
+    def _release(self, length: int) -> list[tuple[str, TokenTag]]:
         """Take the first `length` characters out of what is held."""
         released, kept = [], []
         for text, tag in self._held:

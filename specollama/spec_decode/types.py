@@ -21,7 +21,7 @@ class Origin(StrEnum):
     PLAIN = "plain"  # written by the target alone: nothing was drafted at this place
 
 
-class Rule(StrEnum):
+class AcceptanceMethod(StrEnum):
     """How a drafted token is judged (design: acceptance)."""
 
     AUTO = "auto"
@@ -42,7 +42,7 @@ class Route(StrEnum):
     PLAIN = "plain"
 
 
-class Api(StrEnum):
+class ServerApi(StrEnum):
     """What a model's server speaks."""
 
     OLLAMA = "ollama"
@@ -77,7 +77,7 @@ Distribution = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TargetRow:
     """What the target showed at one position.
 
     `sample` is the target's own draw under all sampling options. It is None when the draw has no text of its
@@ -136,16 +136,16 @@ class Draft:
     where it is unknown (the rule is then match). It never depends on `tokens[i]` or on a later token.
 
     `source` names the drafter, and `confidence[i]` is how sure it was at that place, 0 to 1: a model's probability of
-    its best token. It never depends on `tokens[i]` either; empty where it isn't known. `steps` are the seconds that
-    each token took, the first with `read` tokens of the text that had to be read before.
+    its best token. It never depends on `tokens[i]` either; empty where it isn't known. `step_seconds` are the seconds
+    that each token took, the first with `prefilled_tokens` tokens of the text that had to be read before.
     """
 
     tokens: tuple[Token, ...] = ()
     q: tuple[Distribution | None, ...] = ()
     source: str = ""
     confidence: tuple[float, ...] = ()
-    steps: tuple[float, ...] = ()
-    read: int = 0
+    step_seconds: tuple[float, ...] = ()
+    prefilled_tokens: int = 0
 
     @property
     def text(self) -> str:
@@ -155,29 +155,29 @@ class Draft:
         """The draft cut to its first tokens; what it took stays."""
         return replace(self, tokens=self.tokens[:count], q=self.q[:count], confidence=self.confidence[:count])
 
-    def beyond(self, count: int) -> Draft:
+    def drop_first(self, count: int) -> Draft:
         """The draft without its first tokens; what it took stays."""
         return replace(self, tokens=self.tokens[count:], q=self.q[count:], confidence=self.confidence[count:])
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class TargetScores:
     """The target's rows for one draft, by the offset in characters into the draft's text at which each stands.
 
-    A row at offset 0 is what follows the text so far; one at `len(draft.text)` gives the bonus token. `own`: they
-    follow the target's own tokens; else the drafted ones, and a row beyond a token of the target's that spans
-    several of those stands after others than were emitted. `read`: tokens of the text that the target had to read
-    before it could give the rows.
+    A row at offset 0 is what follows the text so far; one at `len(draft.text)` gives the bonus token. `follows_target`:
+    they follow the target's own tokens; else the drafted ones, and a row beyond a token of the target's that spans
+    several of those stands after others than were emitted. `prefilled_tokens`: tokens of the text that the target had
+    to read before it could give the rows.
     """
 
-    rows: Mapping[int, Row]
-    asked: int = 0  # rows that were asked of the server
-    own: bool = False
-    read: int = 0
+    rows: Mapping[int, TargetRow]
+    rows_requested: int = 0  # rows that were asked of the server
+    follows_target: bool = False
+    prefilled_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Emitted:
+class OutputToken:
     """A token that a round settled, where it comes from, and the row that it was taken from."""
 
     token: Token
@@ -186,14 +186,14 @@ class Emitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class VerifyResult:
     """The outcome of one round.
 
     `tested` counts the drafted tokens that were judged: those accepted, and the first rejected one. `end`: the
     target drew its end of sequence after `emitted`. `hidden`: it drew a token without text there.
     """
 
-    emitted: tuple[Emitted, ...] = ()
+    emitted: tuple[OutputToken, ...] = ()
     drafted: int = 0
     tested: int = 0
     accepted: int = 0
@@ -202,28 +202,28 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """What a round cost, in seconds, and what came of it. Of `draft` the first `verdict.drafted` tokens were sent."""
+class RoundRecord:
+    """What a round cost, in seconds, and what came of it. Of `draft` the first `result.drafted` tokens were sent."""
 
     draft: Draft
-    verdict: Verdict
-    drafting: float = 0.0
-    scoring: float = 0.0
-    read: int = 0  # tokens of the text that the target read in it
+    result: VerifyResult
+    draft_seconds: float = 0.0
+    score_seconds: float = 0.0
+    prefilled_tokens: int = 0  # tokens of the text that the target read in it
 
 
 @dataclass(frozen=True, slots=True)
-class Continuation:
+class TargetContinuation:
     """What the target wrote by itself to get back to a place where it can be asked again.
 
     `sampled` counts the tokens behind `tokens`: more than those where a character took several. `end`: the reply
-    is over, `why`: not as asked for. `lost`: the target can't be asked again, and the rest of the reply has to
-    be one plain stream, for the reason `why`. `extensions`: requests that it took.
+    is over, `reason`: not as asked for. `lost`: the target can't be asked again, and the rest of the reply has to
+    be one plain stream, for the reason `reason`. `extensions`: requests that it took.
     """
 
     tokens: tuple[Token, ...] = ()
     sampled: int = 0
     end: DoneReason | None = None
     lost: bool = False
-    why: str = ""
+    reason: str = ""
     extensions: int = 0

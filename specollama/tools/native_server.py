@@ -23,16 +23,16 @@ import httpx
 import psutil
 
 from specollama.backends.llama_cpp import gguf_metadata
-from specollama.backends.llama_cpp.draft_compatibility import why_unfit
+from specollama.backends.llama_cpp.draft_compatibility import why_incompatible
 from specollama.backends.llama_cpp.gguf_metadata import read_header
 from specollama.backends.ollama import model_store
 from specollama.backends.ollama.client import OllamaServer
-from specollama.backends.ollama.model_info import DEVELOPMENT, parsed_version
+from specollama.backends.ollama.model_info import DEVELOPMENT_VERSION, parsed_version
 from specollama.backends.ollama.schema import has_text
 from specollama.config.settings import FileRef, ModelRef, PairSettings
 from specollama.errors import EndpointError, RunError, Unreachable, UnsupportedPair
 
-OLDEST = (0, 30, 0)
+MIN_VERSION = (0, 30, 0)
 N_MAX, P_MIN = 8, 0.7
 _START = 60.0  # seconds until the server answers
 _STOP = 10.0  # seconds that it gets to end by itself
@@ -47,7 +47,7 @@ _TOKENS = 48
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class NativeSetup:
     """A target served with its draft by one engine. `draft`: the file of its weights."""
 
     model: str
@@ -60,15 +60,15 @@ class Setup:
     @property
     def environment(self) -> dict[str, str]:
         """Of a second server, beside the one that is there."""
-        return environment(self.target, self.draft, self.url, self.n_max, self.p_min)
+        return server_environment(self.target, self.draft, self.url, self.n_max, self.p_min)
 
     @property
     def drafting(self) -> dict[str, str]:
         """What makes its engine draft."""
-        return drafting(self.draft, self.n_max, self.p_min)
+        return draft_environment(self.draft, self.n_max, self.p_min)
 
 
-def environment(
+def server_environment(
     target: PurePath, draft: PurePath, url: str, n_max: int = N_MAX, p_min: float = P_MIN
 ) -> dict[str, str]:
     """Of a server that serves a target of a store with its draft, beside the server that is there."""
@@ -76,11 +76,11 @@ def environment(
         "OLLAMA_HOST": httpx.URL(url).netloc.decode(),
         "OLLAMA_MODELS": str(target.parent.parent),  # the store that it was found in
         "OLLAMA_NOPRUNE": "1",  # the other server may be pulling into it
-        **drafting(draft, n_max, p_min),
+        **draft_environment(draft, n_max, p_min),
     }
 
 
-def drafting(draft: PurePath, n_max: int = N_MAX, p_min: float = P_MIN) -> dict[str, str]:
+def draft_environment(draft: PurePath, n_max: int = N_MAX, p_min: float = P_MIN) -> dict[str, str]:
     """What makes llama.cpp's server draft: its own variables, which Ollama hands on."""
     return {
         "OLLAMA_MAX_LOADED_MODELS": "1",
@@ -91,9 +91,9 @@ def drafting(draft: PurePath, n_max: int = N_MAX, p_min: float = P_MIN) -> dict[
     }
 
 
-def set_up(
+def make_setup(
     settings: PairSettings, environ: Mapping[str, str], n_max: int | None = None, p_min: float | None = None
-) -> Setup:
+) -> NativeSetup:
     """What the pair's native server needs. Raises UnsupportedPair or RunError, in a line, where it can't be."""
     target = settings.target
     if not isinstance(target, ModelRef):
@@ -104,7 +104,7 @@ def set_up(
     draft = drafts[0]
     lengths = settings.lookahead if isinstance(settings.lookahead, tuple) else (settings.lookahead,)
     longest = max((length for length in lengths if isinstance(length, int)), default=0)
-    return Setup(
+    return NativeSetup(
         target.model,
         _here(target.model, environ),
         draft.path if isinstance(draft, FileRef) else _here(draft.model, environ),
@@ -115,23 +115,23 @@ def set_up(
 
 
 def _here(name: str, environ: Mapping[str, str]) -> Path:
-    found = model_store.weights(name, environ)
+    found = model_store.find_weights(name, environ)
     if found is None:
-        places = ", ".join(str(place) for place in model_store.places(environ))
+        places = ", ".join(str(place) for place in model_store.store_folders(environ))
         advice = f"run this where Ollama's models are, set OLLAMA_MODELS, or `ollama pull {name}`"
         raise RunError(f"{name} isn't in a model store on this machine ({places}): {advice}")
     return found
 
 
-def refuse_unfit(setup: Setup) -> None:
+def check_draft_compatibility(setup: NativeSetup) -> None:
     """Raises UnsupportedPair where llama.cpp wouldn't let the draft speculate, by its own conditions."""
     gguf_metadata.refuse_unreadable(setup.target)
     gguf_metadata.refuse_unreadable(setup.draft)
-    if reason := why_unfit(read_header(setup.target).fields, read_header(setup.draft).fields):
+    if reason := why_incompatible(read_header(setup.target).fields, read_header(setup.draft).fields):
         raise UnsupportedPair(f"{setup.model}: its engine takes no such draft: {reason}")
 
 
-def check_memory(setup: Setup, free: int, *, gpu: bool) -> str:
+def check_memory(setup: NativeSetup, free: int, *, gpu: bool) -> str:
     """A line where the free memory (bytes) doesn't hold both models: Ollama counts only the target. "" where it does.
 
     Raises RunError with it unless a `gpu` has memory of its own, whose size isn't known here: a reply shows it then.
@@ -145,7 +145,7 @@ def check_memory(setup: Setup, free: int, *, gpu: bool) -> str:
     raise RunError(f"{words}: `ollama stop {setup.model}` on the other server, or take smaller models")
 
 
-def executable(given: Path | None) -> Path:
+def find_executable(given: Path | None) -> Path:
     """The `ollama` to start. Raises RunError where there is none."""
     found = shutil.which(str(given.absolute() if given.exists() else given) if given else "ollama")
     if found is None:
@@ -153,7 +153,7 @@ def executable(given: Path | None) -> Path:
     return Path(found)
 
 
-def refuse_old(program: Path) -> str:
+def check_version(program: Path) -> str:
     """Its version. Raises RunError where it is too old, or isn't Ollama."""
     try:
         done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20, check=False)
@@ -162,8 +162,8 @@ def refuse_old(program: Path) -> str:
     told = re.findall(r"version (?:is )?v?(\d+\.\d+\.\d+\S*)", done.stdout + done.stderr)
     if not told:
         raise RunError(f"{program} --version doesn't answer as Ollama does")
-    if parsed_version(told[-1]) != DEVELOPMENT and parsed_version(told[-1]) < OLDEST:
-        raise RunError(f"{program} is Ollama {told[-1]}: its engine drafts from {OLDEST[0]}.{OLDEST[1]} on")
+    if parsed_version(told[-1]) != DEVELOPMENT_VERSION and parsed_version(told[-1]) < MIN_VERSION:
+        raise RunError(f"{program} is Ollama {told[-1]}: its engine drafts from {MIN_VERSION[0]}.{MIN_VERSION[1]} on")
     return str(told[-1])
 
 
@@ -171,20 +171,20 @@ def refuse_old(program: Path) -> str:
 class NativeServer:
     """A running `ollama serve`, and what its log tells."""
 
-    setup: Setup
+    setup: NativeSetup
     process: asyncio.subprocess.Process
     accepted: int = 0
     drafted: int = 0
     replies: int = 0
     _log: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST))
 
-    async def read(self) -> None:
+    async def follow_log(self) -> None:
         """Follow the log to its end."""
         assert self.process.stderr
         while line := await self.process.stderr.readline():
-            self.note(line.decode("utf-8", "replace").rstrip())
+            self.note_log_line(line.decode("utf-8", "replace").rstrip())
 
-    def note(self, line: str) -> None:
+    def note_log_line(self, line: str) -> None:
         self._log.append(line)
         if counts := _COUNTS.search(line):
             self.accepted += int(counts[1])
@@ -198,7 +198,7 @@ class NativeServer:
         said = _SAID.search(line)
         return said[1] if said else line
 
-    async def answering(self, server: OllamaServer) -> str:
+    async def wait_until_ready(self, server: OllamaServer) -> str:
         """Wait until it answers; its version. Raises RunError when it ends or doesn't answer in time."""
         began = perf_counter()
         while self.process.returncode is None and perf_counter() - began < _START:
@@ -207,9 +207,9 @@ class NativeServer:
             await asyncio.sleep(0.1)
         if self.process.returncode is None:
             raise RunError(f"{self.setup.url}: no answer in {_START:g} s")
-        raise RunError(await self.ended())
+        raise RunError(await self.exit_reason())
 
-    async def ended(self) -> str:
+    async def exit_reason(self) -> str:
         """Why it has ended, in a line."""
         await asyncio.sleep(_LOG)
         why = f": {self.last_fault}" if self.last_fault else ""
@@ -217,7 +217,9 @@ class NativeServer:
 
 
 @asynccontextmanager
-async def running(setup: Setup, program: Path, environ: Mapping[str, str]) -> AsyncGenerator[NativeServer, None]:
+async def running_server(
+    setup: NativeSetup, program: Path, environ: Mapping[str, str]
+) -> AsyncGenerator[NativeServer, None]:
     """The server, started and followed; it and its engines are ended with the block."""
     process = await asyncio.create_subprocess_exec(
         program,
@@ -230,7 +232,7 @@ async def running(setup: Setup, program: Path, environ: Mapping[str, str]) -> As
         start_new_session=True,  # Ctrl-C is ours: it is ended below
     )
     server = NativeServer(setup, process)
-    reading = asyncio.create_task(server.read())
+    reading = asyncio.create_task(server.follow_log())
     try:
         yield server
     finally:
@@ -246,7 +248,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         process.terminate()
     try:
         with suppress(TimeoutError):
-            await asyncio.wait_for(exited(process), _STOP)
+            await asyncio.wait_for(wait_for_exit(process), _STOP)
     finally:  # also where a second signal ends the waiting
         _kill(process, engines)
     await process.wait()
@@ -263,7 +265,7 @@ def _kill(process: asyncio.subprocess.Process, engines: Sequence[psutil.Process]
         process.kill()
 
 
-async def exited(process: asyncio.subprocess.Process) -> None:
+async def wait_for_exit(process: asyncio.subprocess.Process) -> None:
     """Wait until it has ended. Its own `wait` waits for whoever holds its log open as well: its engines."""
     while process.returncode is None:  # noqa: ASYNC110  (nothing tells)
         await asyncio.sleep(0.05)
@@ -277,7 +279,7 @@ def _below(pid: int) -> list[psutil.Process]:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ObservedReply:
     """What a reply of a server showed: `hidden` of its tokens came out of drafts (they have no log-probabilities)."""
 
     text: str
@@ -290,7 +292,9 @@ class Shown:
         return self.hidden > 0
 
 
-async def ask(server: OllamaServer, model: str, *, tokens: int = _TOKENS, logprobs: bool = True) -> Shown:
+async def observe_reply(
+    server: OllamaServer, model: str, *, tokens: int = _TOKENS, logprobs: bool = True
+) -> ObservedReply:
     """A reply that any model can foretell, at temperature 0. Raises EndpointError."""
     body = {
         "model": model,
@@ -311,14 +315,14 @@ async def ask(server: OllamaServer, model: str, *, tokens: int = _TOKENS, logpro
             if chunk.done:
                 count = chunk.eval_count or 0
                 rate = count / (chunk.eval_duration or 1) * 1e9
-    return Shown(text, count, hidden if shown else 0, rate)
+    return ObservedReply(text, count, hidden if shown else 0, rate)
 
 
-async def prove(server: NativeServer, at: OllamaServer) -> Shown:
+async def require_drafting(server: NativeServer, at: OllamaServer) -> ObservedReply:
     """Load the target and let it answer. Raises RunError where nothing shows that it drafts."""
     try:
-        await ask(at, server.setup.model)  # loads it
-        shown = await ask(at, server.setup.model)
+        await observe_reply(at, server.setup.model)  # loads it
+        shown = await observe_reply(at, server.setup.model)
     except EndpointError as error:
         await asyncio.sleep(_LOG)
         why = f" ({server.last_fault})" if server.last_fault else ""

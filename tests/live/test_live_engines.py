@@ -15,11 +15,11 @@ from specollama.backends.ollama.schema import Message
 from specollama.config.endpoints import Endpoint, parse_model_at
 from specollama.config.settings import ModelRef
 from specollama.pairs.pair import Pair
-from specollama.pairs.request import Completion, Conversation
-from specollama.spec_decode.types import Api, Route
+from specollama.pairs.request import ChatInput, CompletionInput
+from specollama.spec_decode.types import Route, ServerApi
 from tests.support.scoring_replies import reply, settings
 
-ENGINES = [Api.VLLM, Api.SGLANG, Api.TENSORRT_LLM, Api.LLAMA_SERVER]
+ENGINES = [ServerApi.VLLM, ServerApi.SGLANG, ServerApi.TENSORRT_LLM, ServerApi.LLAMA_SERVER]
 COLD = {"temperature": 0, "num_predict": 64}
 REPEATING = "Repeat this line three times, and nothing else: the quick brown fox jumps over the lazy dog 🙂"
 pytestmark = pytest.mark.live
@@ -47,12 +47,12 @@ async def test_the_engine_is_recognised(target: ModelRef) -> None:
 @pytest.mark.parametrize(
     "ask",
     [
-        Conversation([Message(role="user", content=REPEATING)], options=COLD),
-        Completion("one two three four one two three four one two", options=COLD, raw=True),
+        ChatInput([Message(role="user", content=REPEATING)], options=COLD),
+        CompletionInput("one two three four one two three four one two", options=COLD, raw=True),
     ],
     ids=["chat", "raw"],
 )
-async def test_the_text_is_what_the_engine_writes_alone(target: ModelRef, ask: Conversation | Completion) -> None:
+async def test_the_text_is_what_the_engine_writes_alone(target: ModelRef, ask: ChatInput | CompletionInput) -> None:
     async with pair(target, Route.PLAIN) as alone:
         plain, _, _ = await reply(alone, ask)
     async with pair(target, Route.SCORING) as scored:

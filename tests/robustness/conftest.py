@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from specollama.server.embedded.default_models import default_models
-from specollama.server.embedded.serve import Running, Settings, serve_models
+from specollama.server.embedded.serve import RunningServer, ServeSettings, serve_models
 from tests.support.misbehaving import Manners, Misbehaving
 from tests.support.scripted_ollama import SONG, ScriptedOllama, song
 from tests.support.serving import Stage, serving
@@ -24,9 +24,9 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def short() -> Iterator[Running]:
+def short() -> Iterator[RunningServer]:
     """The target alone, whose texts are the same in whatever batches it works, with 2 slots of 64 tokens."""
-    with serve_models({"target": default_models()["target"]}, Settings(num_ctx=64, parallel=2)) as server:
+    with serve_models({"target": default_models()["target"]}, ServeSettings(num_ctx=64, parallel=2)) as server:
         yield server
 
 

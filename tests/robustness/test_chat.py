@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from specollama.server.embedded.serve import Running
+from specollama.server.embedded.serve import RunningServer
 from tests.support.misbehaving import Busy, Manners, Misbehaving
 from tests.support.scripted_ollama import SONG, Call, ScriptedOllama
 
@@ -148,7 +148,7 @@ def test_the_end_of_input_leaves(chat: Callable[..., Chat], scripted_url: str) -
     assert chat(scripted_url).leave() == 0
 
 
-def test_ctrl_c_ends_the_reply_only_and_keeps_what_came(chat: Callable[..., Chat], embedded: Running) -> None:
+def test_ctrl_c_ends_the_reply_only_and_keeps_what_came(chat: Callable[..., Chat], embedded: RunningServer) -> None:
     talk = chat(embedded.url, "--num-predict", "400")
     talk.say("Write a long story about a lighthouse.")
     talk.wait("out", r"\w+ \w+ \w+")
@@ -204,7 +204,7 @@ def test_ctrl_c_at_the_prompt_tells_how_to_leave(chat: Callable[..., Chat], scri
 
 
 def test_what_no_longer_fits_the_context_is_refused_with_what_to_do(
-    chat: Callable[..., Chat], embedded: Running
+    chat: Callable[..., Chat], embedded: RunningServer
 ) -> None:
     talk = chat(embedded.url)
     talk.say("word " * 1100)

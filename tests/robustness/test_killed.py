@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from specollama.server.embedded.serve import Running
+from specollama.server.embedded.serve import RunningServer
 from specollama.spec_decode.types import Route
 from tests.support.hearing import hear, question, settings
 
@@ -58,7 +58,7 @@ def asked(start: Processes, target: str, draft: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("victim", ["draft", "target"])
-async def test_a_server_is_killed_in_mid_reply(embedded: Running, start: Processes, victim: str) -> None:
+async def test_a_server_is_killed_in_mid_reply(embedded: RunningServer, start: Processes, victim: str) -> None:
     plain = (await hear(settings(embedded.url, route=Route.PLAIN), question(STORY, num_predict=LENGTH))).text
     process, url = serving(start, victim)
     reply = asked(start, *((embedded.url, url) if victim == "draft" else (url, embedded.url)))

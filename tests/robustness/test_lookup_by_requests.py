@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from specollama.config.settings import FileRef, Lookup, PairSettings
+from specollama.config.settings import FileRef, PairSettings, PromptLookup
 from specollama.errors import UnsupportedPair
 from specollama.pairs.pair import Pair
-from specollama.spec_decode.types import Route, Rule
-from specollama.tools.doctor.pair_status import survey
+from specollama.spec_decode.types import AcceptanceMethod, Route
+from specollama.tools.doctor.pair_status import pair_status
 from tests.support.hearing import hear, heard, question, settings
 from tests.support.scripted_ollama import ScriptedModel, ScriptedOllama, pieces
 
@@ -31,7 +31,7 @@ def twice() -> ScriptedOllama:
 
 
 def alone(url: str, **chosen: Any) -> PairSettings:
-    return replace(settings(url, **chosen), drafts=(Lookup.LOOKUP,))
+    return replace(settings(url, **chosen), drafts=(PromptLookup.LOOKUP,))
 
 
 async def test_alone_it_drafts_what_was_written_before_and_asks_no_model(twice: ScriptedOllama, serve: Serve) -> None:
@@ -62,7 +62,7 @@ async def test_the_greedy_route_measures_the_draft_model_alone(twice: ScriptedOl
 
 
 async def test_a_file_that_does_not_draft_is_told(twice: ScriptedOllama, serve: Serve) -> None:
-    chosen = replace(alone(serve(twice)), drafts=(Lookup.LOOKUP, FileRef(Path("small.gguf"))))
+    chosen = replace(alone(serve(twice)), drafts=(PromptLookup.LOOKUP, FileRef(Path("small.gguf"))))
     told = await hear(chosen)
     told.faithful(TWICE)
     assert told.statuses[0].endswith("; small.gguf drafts only for a target that is opened in process)")
@@ -105,7 +105,7 @@ async def test_auto_measures_the_target_alone(embedded_url: str) -> None:
     told = await hear(alone(embedded_url, route=Route.AUTO, lookahead="auto"), REPEAT)
     assert told.error is None
     assert "no draft model" not in told.statuses[0]
-    found = await survey(alone(embedded_url, route=Route.AUTO), {}, measure=True)
+    found = await pair_status(alone(embedded_url, route=Route.AUTO), {}, measure=True)
     assert (found.draft, found.tokenizers) == (None, "no draft model")
     assert found.measured
     assert found.measured["draft"] == 0
@@ -114,4 +114,4 @@ async def test_auto_measures_the_target_alone(embedded_url: str) -> None:
 
 async def test_rejection_is_refused_where_nothing_is_drawn(embedded_url: str) -> None:
     with pytest.raises(UnsupportedPair, match="prompt lookup draws from nothing"):
-        await hear(alone(embedded_url, rule=Rule.REJECTION), question(temperature=1))
+        await hear(alone(embedded_url, rule=AcceptanceMethod.REJECTION), question(temperature=1))

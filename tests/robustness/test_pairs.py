@@ -16,15 +16,15 @@ import pytest
 
 from specollama.backends.llama_cpp.draft_compatibility import first_difference
 from specollama.backends.ollama.client import OllamaServer
-from specollama.backends.ollama.model_info import Model
-from specollama.backends.ollama.request_bodies import Requests
+from specollama.backends.ollama.model_info import ModelInfo
+from specollama.backends.ollama.request_bodies import RequestTemplate
 from specollama.backends.ollama.schema import GenerateReply, ShowReply
-from specollama.backends.ollama.slot_probe import ROWS, Probe, cache_file, keep, recall, slots_seen
+from specollama.backends.ollama.slot_probe import ROWS, SlotProbe, cache_file, count_slots, load, save
 from specollama.backends.timings import DOUBTED_FOR
 from specollama.pairs.feasibility import why_not_lanes
 from specollama.pairs.pair import Pair
 from specollama.spec_decode.types import Route, SamplingOptions
-from specollama.tools.doctor.pair_status import PairFinding, survey
+from specollama.tools.doctor.pair_status import PairFinding, pair_status
 from tests.support.hearing import question, settings
 from tests.support.misbehaving import Changed, Misbehaving
 from tests.support.scripted_ollama import Call, ScriptedOllama
@@ -35,7 +35,7 @@ NOWHERE = "http://127.0.0.1:9"
 
 async def look(target: str, draft: str | None = None, *, measure: bool = False, **chosen: Any) -> PairFinding:
     given = {"route": Route.AUTO, "lookahead": "auto", **chosen}
-    return await survey(settings(target, draft, idle_timeout=1, **given), {}, measure=measure)
+    return await pair_status(settings(target, draft, idle_timeout=1, **given), {}, measure=measure)
 
 
 async def test_a_sound_pair_that_was_not_measured(scripted_url: str) -> None:
@@ -114,18 +114,18 @@ async def test_a_model_that_was_made_anew_is_known_anew_after_a_while(
         scripted.models = {**scripted.models, "target": anew}
         now[0] = 60.0
         assert (await pair.sampling(question())).top_k == 3
-        assert (await pair.models())[0].digest == "ab" * 32
+        assert (await pair.model_infos())[0].digest == "ab" * 32
 
 
 async def test_a_target_alone(scripted_url: str) -> None:
     chosen = replace(settings(scripted_url, route=Route.AUTO), drafts=())
-    found = await survey(chosen, {})
+    found = await pair_status(chosen, {})
     assert (found.draft, found.route, found.reason) == (None, "plain", "no draft model")
 
 
 async def test_a_target_alone_that_is_not_there_runs_not_at_all() -> None:
     chosen = replace(settings(NOWHERE, route=Route.AUTO), drafts=())
-    found = await survey(chosen, {})
+    found = await pair_status(chosen, {})
     assert found.route == "none"
     assert found.reason.startswith(f"can't reach {NOWHERE}")
 
@@ -178,7 +178,7 @@ async def test_C23_a_measurement_is_kept_until_digest_or_version_change(
     assert not await known(), "the server was updated"
 
 
-PROBE = Probe(
+PROBE = SlotProbe(
     round_trip=0.001,
     step=0.1,
     reading=0.001,
@@ -195,21 +195,21 @@ PROBE = Probe(
 @pytest.mark.parametrize("spoiled", ["", "{", '{"step": 1}', "\x00"])
 async def test_a_measurement_that_can_not_be_read_is_none(tmp_path: Path, spoiled: str) -> None:
     file = tmp_path / "probes" / "x.json"
-    keep(PROBE, file)
-    assert recall(file) == PROBE
+    save(PROBE, file)
+    assert load(file) == PROBE
     file.write_text(spoiled)
-    assert recall(file) is None
+    assert load(file) is None
 
 
 async def test_a_failed_measurement_is_kept_for_minutes_and_says_how_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "probes" / "x.json"
-    keep("it took too long", file)
-    assert recall(file) == "it took too long; tried again in 10 minutes"
+    save("it took too long", file)
+    assert load(file) == "it took too long; tried again in 10 minutes"
     later = time() + DOUBTED_FOR + 1
     monkeypatch.setattr("specollama.backends.ollama.slot_probe.time", lambda: later)
-    assert recall(file) is None
+    assert load(file) is None
 
 
 async def test_a_doubtful_measurement_is_kept_for_minutes_and_a_sound_one_for_a_day(
@@ -217,30 +217,30 @@ async def test_a_doubtful_measurement_is_kept_for_minutes_and_a_sound_one_for_a_
 ) -> None:
     doubtful, sound = tmp_path / "doubtful.json", tmp_path / "sound.json"
     probe = PROBE.model_copy(update={"until": time() + DOUBTED_FOR, "rows": 0.4})
-    keep(probe, doubtful)
-    keep(PROBE, sound)
-    assert (recall(doubtful), recall(sound)) == (probe, PROBE)
+    save(probe, doubtful)
+    save(PROBE, sound)
+    assert (load(doubtful), load(sound)) == (probe, PROBE)
     said = why_not_lanes(probe, 100, 8)
     assert said is not None
     assert said.endswith("cost 4.5 target steps (timed in a busy moment, measured anew in 10 minutes)")
     later = time() + DOUBTED_FOR + 1
     monkeypatch.setattr("specollama.backends.ollama.slot_probe.time", lambda: later)
-    assert (recall(doubtful), recall(sound)) == (None, PROBE)
+    assert (load(doubtful), load(sound)) == (None, PROBE)
 
 
 async def test_a_measurement_of_yesterday_is_made_anew(tmp_path: Path) -> None:
     file = tmp_path / "probes" / "x.json"
-    keep(PROBE, file)
+    save(PROBE, file)
     os.utime(file, (0, 0))
-    assert recall(file) is None
+    assert load(file) is None
 
 
 async def test_without_digests_nothing_is_kept() -> None:
     async with OllamaServer(NOWHERE) as server:
-        model = Model("m", server, (0, 33, 0), ShowReply())
-    assert cache_file(Requests("m", SamplingOptions()), model, model) is None
-    keep(PROBE, None)
-    assert recall(None) is None
+        model = ModelInfo("m", server, (0, 33, 0), ShowReply())
+    assert cache_file(RequestTemplate("m", SamplingOptions()), model, model) is None
+    save(PROBE, None)
+    assert load(None) is None
 
 
 @pytest.mark.parametrize(
@@ -325,4 +325,4 @@ def timed(*spans_and_works: tuple[int, int]) -> list[GenerateReply]:
     ],
 )
 def test_slots_are_the_requests_whose_work_overlaps(replies: list[GenerateReply], slots: int) -> None:
-    assert slots_seen(replies) == slots
+    assert count_slots(replies) == slots

@@ -14,9 +14,9 @@ import pytest
 from specollama.backends.ollama.schema import Message
 from specollama.config.settings import PairSettings
 from specollama.errors import Refused, UnsupportedPair
-from specollama.pairs.request import Conversation
-from specollama.server.embedded.serve import Running
-from specollama.spec_decode.types import DoneReason, Route, Rule
+from specollama.pairs.request import ChatInput
+from specollama.server.embedded.serve import RunningServer
+from specollama.spec_decode.types import AcceptanceMethod, DoneReason, Route
 from tests.support.hearing import hear, question, settings
 from tests.support.misbehaving import Body, Changed, Manners, Misbehaving
 from tests.support.scripted_ollama import Call, Piece, ScriptedModel, ScriptedOllama
@@ -39,7 +39,7 @@ def shows(scripted: ScriptedOllama, **fields: Any) -> None:
 async def test_C38_images_are_sent_to_the_targets_chat_and_never_raw(
     scripted: ScriptedOllama, scripted_url: str, song_text: str
 ) -> None:
-    asked = Conversation([Message(role="user", content="Which colour?", images=[RED_PIXEL])], {"temperature": 0})
+    asked = ChatInput([Message(role="user", content="Which colour?", images=[RED_PIXEL])], {"temperature": 0})
     heard = await hear(settings(scripted_url), asked)
     heard.faithful(song_text)
     assert heard.plain == "images"
@@ -53,7 +53,7 @@ async def test_C36_tools_are_sent_to_the_targets_chat(
     scripted: ScriptedOllama, scripted_url: str, song_text: str
 ) -> None:
     clock = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object"}}}
-    asked = Conversation([Message(role="user", content="What time is it?")], {"temperature": 0}, tools=[clock])
+    asked = ChatInput([Message(role="user", content="What time is it?")], {"temperature": 0}, tools=[clock])
     heard = await hear(settings(scripted_url), asked)
     heard.faithful(song_text)
     assert heard.plain == "tools"
@@ -64,7 +64,7 @@ async def test_C36_tools_are_sent_to_the_targets_chat(
 
 @pytest.mark.parametrize("wanted", ["json", SCHEMA], ids=["json", "schema"])
 async def test_C37_a_format_goes_to_the_target_and_gives_json(embedded_url: str, wanted: Any) -> None:
-    asked = Conversation(
+    asked = ChatInput(
         [Message(role="user", content="Name a city, as JSON.")], {"temperature": 0, "num_predict": 60}, format=wanted
     )
     heard = await hear(settings(embedded_url), asked)
@@ -78,7 +78,7 @@ async def test_C37_a_format_goes_to_the_target_and_gives_json(embedded_url: str,
 
 @pytest.mark.parametrize("nothing", [None, ""])
 async def test_no_format_is_no_reason(scripted_url: str, song_text: str, nothing: Any) -> None:
-    asked = Conversation([Message(role="user", content="Sing.")], {"temperature": 0}, format=nothing)
+    asked = ChatInput([Message(role="user", content="Sing.")], {"temperature": 0}, format=nothing)
     heard = await hear(settings(scripted_url), asked)
     heard.faithful(song_text)
     assert heard.statuses[0].startswith("speculation: on")
@@ -111,7 +111,7 @@ async def test_a_pair_without_a_draft_is_plain(scripted_url: str, song_text: str
 
 async def test_a_rule_that_can_not_be_kept_lossless_is_refused(scripted_url: str) -> None:
     with pytest.raises(UnsupportedPair, match=r"rule rejection can't be kept lossless here: .*use `match` or `auto`"):
-        await hear(settings(scripted_url, rule=Rule.REJECTION), question(temperature=1))
+        await hear(settings(scripted_url, rule=AcceptanceMethod.REJECTION), question(temperature=1))
 
 
 # What is in effect, whichever layer sets it
@@ -299,10 +299,10 @@ def of_short(url: str, route: Route) -> PairSettings:
 
 
 async def test_C31_a_conversation_that_exceeds_the_context_is_told_and_answered_as_the_target_does(
-    short: Running,
+    short: RunningServer,
 ) -> None:
     turns = [("user", "The code word is heron."), ("assistant", "I see. " * 20), ("user", "Name three colours.")]
-    asked = Conversation(
+    asked = ChatInput(
         [Message(role=role, content=content) for role, content in turns],
         {"temperature": 0, "num_predict": 8, "stop": []},
     )
@@ -314,7 +314,9 @@ async def test_C31_a_conversation_that_exceeds_the_context_is_told_and_answered_
         assert heard.stats.prompt_eval_count == plain.stats.prompt_eval_count < 64
 
 
-async def test_C31_a_message_that_exceeds_the_context_is_told_and_refused_as_the_target_does(short: Running) -> None:
+async def test_C31_a_message_that_exceeds_the_context_is_told_and_refused_as_the_target_does(
+    short: RunningServer,
+) -> None:
     asked = question("Sand and stones and shells. " * 16)
     plain = await hear(of_short(short.url, Route.PLAIN), asked)
     heard = await hear(of_short(short.url, Route.LANES), asked)
@@ -325,7 +327,7 @@ async def test_C31_a_message_that_exceeds_the_context_is_told_and_refused_as_the
 
 @pytest.mark.parametrize(("exact", "lookahead"), [(True, 1), (True, 4), (True, 7), (False, 4)])
 async def test_C32_a_reply_that_reaches_the_context_goes_on_as_the_target_alone(
-    short: Running, serve: Callable[[Any], str], exact: bool, lookahead: int
+    short: RunningServer, serve: Callable[[Any], str], exact: bool, lookahead: int
 ) -> None:
     """The context is met between two rounds; the server then drops the oldest half of it, whoever asks."""
 

@@ -13,14 +13,14 @@ from random import Random
 
 import pytest
 
-from specollama.backends.scripted import ScriptedDrafter, ScriptedTarget, constant
+from specollama.backends.scripted import ScriptedDrafter, ScriptedTarget, constant_script
 from specollama.pairs.pair import Pair
-from specollama.pairs.request import Conversation
-from specollama.spec_decode.decode_loop import Speculation
+from specollama.pairs.request import ChatInput
+from specollama.spec_decode.decode_loop import SpeculativeDecoder
 from specollama.spec_decode.events import Text
 from specollama.spec_decode.lookahead import FixedLookahead
 from specollama.spec_decode.metrics import Stats
-from specollama.spec_decode.types import DoneReason, Route, Rule, SamplingOptions
+from specollama.spec_decode.types import AcceptanceMethod, DoneReason, Route, SamplingOptions
 from tests.support.hearing import hear, heard, question, settings
 from tests.support.misbehaving import Misbehaving
 from tests.support.scripted_ollama import ScriptedOllama
@@ -39,15 +39,15 @@ async def test_C14_at_temperature_0_the_text_is_that_of_the_target_alone(embedde
     assert told.stats.accepted > 30
 
 
-@pytest.mark.parametrize("rule", [Rule.REJECTION, Rule.MATCH])
-async def test_C16_a_draft_at_another_temperature_does_not_move_the_shares(rule: Rule) -> None:
+@pytest.mark.parametrize("rule", [AcceptanceMethod.REJECTION, AcceptanceMethod.MATCH])
+async def test_C16_a_draft_at_another_temperature_does_not_move_the_shares(rule: AcceptanceMethod) -> None:
     """At temperature 1, 600 runs: outside 4 standard deviations once in 16,000 runs of this test."""
-    target, draft = constant({" heads": 0.7, " tails": 0.3}), constant({" heads": 0.1, " tails": 0.9})
+    target, draft = constant_script({" heads": 0.7, " tails": 0.3}), constant_script({" heads": 0.1, " tails": 0.9})
     options, runs, entropy = SamplingOptions(temperature=1, top_k=2, top_p=1, num_predict=2), 600, Random()
     found: Counter[str] = Counter()
     for _ in range(runs):
         seed = entropy.getrandbits(31)
-        speculation = Speculation(
+        speculation = SpeculativeDecoder(
             prompt="",
             target=ScriptedTarget(target, options, seed),
             drafter=ScriptedDrafter(draft, SamplingOptions(temperature=1, top_k=2, top_p=1), entropy.getrandbits(31)),
@@ -120,5 +120,5 @@ async def test_C33_replies_that_are_left_in_the_middle_leave_nothing_behind(
 
 
 async def test_C40_a_conversation_without_a_question_is_the_targets_matter(embedded_url: str) -> None:
-    told = await hear(settings(embedded_url), Conversation([], {"temperature": 0}))
+    told = await hear(settings(embedded_url), ChatInput([], {"temperature": 0}))
     assert told.error is None or "\n" not in str(told.error)

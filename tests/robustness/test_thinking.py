@@ -9,22 +9,22 @@ from pathlib import Path
 import pytest
 
 from specollama.backends.ollama.schema import Message
-from specollama.pairs.request import Conversation
+from specollama.pairs.request import ChatInput
 from specollama.server.embedded.default_models import default_models
-from specollama.server.embedded.serve import Running, Settings, serve_models
+from specollama.server.embedded.serve import RunningServer, ServeSettings, serve_models
 from specollama.spec_decode.types import Route
 from tests.support.hearing import Heard, hear, settings
 from tests.support.thinking_models import OPENED, SWITCHED, WRITTEN, written
 
 
 @pytest.fixture(scope="module")
-def thinking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def thinking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """The target in full precision as three models that think, and the ordinary draft."""
     models, folder = default_models(), tmp_path_factory.mktemp("thinking")
     files: dict[str, Path] = {"draft": models["draft"]}
     for name, ending in {"switched": SWITCHED, "opened": OPENED, "tagged": WRITTEN}.items():
         files[name] = written(folder / f"{name}.gguf", ending, source=models["target"])
-    with serve_models(files, Settings(num_ctx=512, parallel=5)) as server:
+    with serve_models(files, ServeSettings(num_ctx=512, parallel=5)) as server:
         yield server
 
 
@@ -41,10 +41,10 @@ THOUGHTS = [
 """After so many of them the model thinks, too."""
 
 
-async def told(server: Running, target: str, route: Route, think: bool | None, *, limit: int = 40) -> Heard:
+async def told(server: RunningServer, target: str, route: Route, think: bool | None, *, limit: int = 40) -> Heard:
     chosen = settings(server.url, route=route)
     messages = [Message(role=role, content=content) for role, content in [*THOUGHTS, ("user", QUESTION)]]
-    asked = Conversation(messages, {"temperature": 0, "num_predict": limit}, think=think)
+    asked = ChatInput(messages, {"temperature": 0, "num_predict": limit}, think=think)
     return await hear(replace(chosen, target=replace(chosen.target, model=target)), asked)
 
 
@@ -59,7 +59,9 @@ async def told(server: Running, target: str, route: Route, think: bool | None, *
         ("tagged", False),
     ],
 )
-async def test_C35_thinking_and_answer_are_those_of_plain(thinking: Running, target: str, think: bool | None) -> None:
+async def test_C35_thinking_and_answer_are_those_of_plain(
+    thinking: RunningServer, target: str, think: bool | None
+) -> None:
     """But for white space at the edges of the thinking, of which engines keep more or less."""
     plain = await told(thinking, target, Route.PLAIN, think)
     assert bool(plain.thinking) != (target == "switched" and think is False)
@@ -74,7 +76,7 @@ async def test_C35_thinking_and_answer_are_those_of_plain(thinking: Running, tar
 
 
 @pytest.mark.parametrize("limit", [1, 5, 6, 7, 8, 9])
-async def test_C35_thinking_that_is_cut_short_is_thinking_still(thinking: Running, limit: int) -> None:
+async def test_C35_thinking_that_is_cut_short_is_thinking_still(thinking: RunningServer, limit: int) -> None:
     plain = await told(thinking, "opened", Route.PLAIN, None, limit=limit)
     heard = await told(thinking, "opened", Route.LANES, None, limit=limit)
     assert heard.reason is plain.reason

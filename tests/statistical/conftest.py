@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
 from specollama.backends.ollama.client import OllamaServer
 from specollama.server.embedded.default_models import packaged_model
 
@@ -20,8 +20,8 @@ async def smollm(embedded_url: str) -> AsyncIterator[OllamaServer]:
 
 
 @pytest.fixture(scope="session")
-def smollm_vocabulary() -> Iterator[LlamaVocabulary]:
+def smollm_vocabulary() -> Iterator[LlamaTokenizer]:
     """The tokenizer that both models of the default pair have."""
-    vocabulary = LlamaVocabulary(packaged_model())
+    vocabulary = LlamaTokenizer(packaged_model())
     yield vocabulary
     vocabulary.close()

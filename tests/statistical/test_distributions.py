@@ -16,10 +16,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specollama.backends.scripted import Drawn, End, Hidden, Script, ScriptedDrafter, ScriptedTarget, constant
-from specollama.spec_decode.acceptance import judge, visible
-from specollama.spec_decode.sampler_support import certain
-from specollama.spec_decode.types import Distribution, Draft, Origin, Row, Rule, SamplingOptions, Scored, Token
+from specollama.backends.scripted import End, Hidden, Outcome, Script, ScriptedDrafter, ScriptedTarget, constant_script
+from specollama.spec_decode.acceptance import renormalize_visible, verify
+from specollama.spec_decode.sampler_support import restrict_to_shown
+from specollama.spec_decode.types import (
+    AcceptanceMethod,
+    Distribution,
+    Draft,
+    Origin,
+    SamplingOptions,
+    TargetRow,
+    TargetScores,
+    Token,
+)
 from tests.support.scripted_runs import END, Scene, departure, events, first_tokens, plain, reply, speculation, wild
 
 Value = TypeVar("Value", bound=Hashable)
@@ -53,8 +62,10 @@ def shares(outcome: Callable[[float], Value], low: float = 0.0, high: float = 1.
 
 
 def judged(token: str, p: Distribution, q: Distribution, *numbers: float) -> tuple[str, Origin]:
-    row = Row(Token("the sample is not looked at"), p=p)
-    verdict = judge(Draft((Token(token),), (q,)), Scored({0: row}), Rule.REJECTION, Uniforms(*numbers))
+    row = TargetRow(Token("the sample is not looked at"), p=p)
+    verdict = verify(
+        Draft((Token(token),), (q,)), TargetScores({0: row}), AcceptanceMethod.REJECTION, Uniforms(*numbers)
+    )
     return verdict.emitted[0].token.text, verdict.emitted[0].origin
 
 
@@ -107,7 +118,7 @@ def test_with_hidden_outcomes_rejection_over_the_visible_ones_gives_the_whole_di
     tokens = [Token(text) for text in texts]
     raw_p, raw_q = ([weight / sum(ws) for weight in ws] for ws in (target, draft))
     distinct = frozenset("abcdef")
-    p, q = visible(tokens, raw_p, distinct), visible(tokens, raw_q, distinct)
+    p, q = renormalize_visible(tokens, raw_p, distinct), renormalize_visible(tokens, raw_q, distinct)
     if p is None or q is None:  # nothing is visible: there is nothing to reject
         assert not any(texts)
         return
@@ -118,15 +129,15 @@ def test_with_hidden_outcomes_rejection_over_the_visible_ones_gives_the_whole_di
 
 # several places
 
-VISIBLE: tuple[Drawn, ...] = ("a", "b", "c", "d")
-HIDING: tuple[Drawn, ...] = (*VISIBLE, Hidden("é"), Hidden("ñ"), End())
+VISIBLE: tuple[Outcome, ...] = ("a", "b", "c", "d")
+HIDING: tuple[Outcome, ...] = (*VISIBLE, Hidden("é"), Hidden("ñ"), End())
 BASE = SamplingOptions(temperature=1.0, top_k=7, top_p=1.0, num_predict=3)
 
 
 def contrary(script: Script) -> Script:
     """A draft that thinks most probable what the target thinks least probable."""
 
-    def turned(reply: str) -> dict[Drawn, float]:
+    def turned(reply: str) -> dict[Outcome, float]:
         ordered = sorted(script(reply).items(), key=lambda entry: entry[1])
         weights = sorted((weight**2 for _, weight in ordered), reverse=True)
         return {drawn: w / sum(weights) for (drawn, _), w in zip(ordered, weights, strict=True)}
@@ -161,18 +172,22 @@ SCENES = {
         wild(26, HIDING, contrast=3),
         wild(11, HIDING),
         replace(BASE, top_k=40, top_p=0.75),
-        draft_options=replace(certain(BASE, 3), top_p=0.9),
+        draft_options=replace(restrict_to_shown(BASE, 3), top_p=0.9),
         target=partial(ScriptedTarget, shown=3),
         drafter=partial(ScriptedDrafter, shown=3),
     ),
     "match, a draft that writes its most probable tokens": Scene(
-        wild(12, HIDING), wild(13, HIDING), BASE, rule=Rule.MATCH, draft_options=replace(BASE, temperature=0)
+        wild(12, HIDING),
+        wild(13, HIDING),
+        BASE,
+        rule=AcceptanceMethod.MATCH,
+        draft_options=replace(BASE, temperature=0),
     ),
     "match, hotter, min_p, a draft that never comes near": Scene(
         wild(14, HIDING),
-        constant({"z": 1.0}),
+        constant_script({"z": 1.0}),
         replace(BASE, temperature=1.3, min_p=0.1, num_predict=2),
-        rule=Rule.MATCH,
+        rule=AcceptanceMethod.MATCH,
         lookahead=1,
     ),
 }
@@ -211,8 +226,8 @@ async def test_the_scenes_of_rejection_know_p_and_q(name: str) -> None:
     assert None not in q
 
 
-@pytest.mark.parametrize("rule", [Rule.GREEDY, Rule.MATCH, Rule.REJECTION])
-async def test_at_temperature_zero_the_text_is_the_targets_own_by_any_rule(rule: Rule) -> None:
+@pytest.mark.parametrize("rule", [AcceptanceMethod.GREEDY, AcceptanceMethod.MATCH, AcceptanceMethod.REJECTION])
+async def test_at_temperature_zero_the_text_is_the_targets_own_by_any_rule(rule: AcceptanceMethod) -> None:
     for seed in range(40):
         script = wild(seed, HIDING)
         options = SamplingOptions(temperature=0, num_predict=12)

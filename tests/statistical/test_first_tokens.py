@@ -15,9 +15,9 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
 from specollama.backends.ollama.client import OllamaServer
-from specollama.spec_decode.types import Rule, SamplingOptions
+from specollama.spec_decode.types import AcceptanceMethod, SamplingOptions
 from tests.support.real_runs import DRAWS, Sample, Scene, hotter
 from tests.support.two_samples import departure, pooled
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="session")
-def scenes(smollm: OllamaServer, smollm_vocabulary: LlamaVocabulary) -> list[Scene]:
+def scenes(smollm: OllamaServer, smollm_vocabulary: LlamaTokenizer) -> list[Scene]:
     return [
         Scene(smollm, smollm_vocabulary, prompt, SamplingOptions(temperature=temperature, num_predict=3))
         for prompt in (RAINING, STARS)
@@ -46,9 +46,9 @@ async def alone(scenes: list[Scene]) -> list[Counter[str]]:
 
 
 @pytest.mark.parametrize("draft", ["default", "wrong on purpose"])
-@pytest.mark.parametrize("rule", [Rule.REJECTION, Rule.MATCH])
+@pytest.mark.parametrize("rule", [AcceptanceMethod.REJECTION, AcceptanceMethod.MATCH])
 async def test_the_first_three_tokens_are_distributed_as_the_targets_own(
-    scenes: list[Scene], alone: list[Counter[str]], rule: Rule, draft: str
+    scenes: list[Scene], alone: list[Counter[str]], rule: AcceptanceMethod, draft: str
 ) -> None:
     base, samples = secrets.randbits(64), list[Sample]()
     for scene, expected in zip(scenes, alone, strict=True):
@@ -62,7 +62,7 @@ async def test_the_first_three_tokens_are_distributed_as_the_targets_own(
     assert found.p_value >= ALPHA, f"seed {base}: {found}"
 
 
-def assert_telling(samples: list[Sample], rule: Rule) -> None:
+def assert_telling(samples: list[Sample], rule: AcceptanceMethod) -> None:
     """Or the comparison would say little: tokens accepted and recovered, ends, hidden draws, rows of both kinds."""
     rows = Counter[str]()
     for sample in samples:
@@ -70,5 +70,5 @@ def assert_telling(samples: list[Sample], rule: Rule) -> None:
         assert len(pooled(sample.texts, 5)) >= 3
         assert sum(stats.accepted for stats in sample.stats) > 0
     assert sum(stats.recovered for sample in samples for stats in sample.stats) > 0  # of one prompt there may be none
-    wanted = {"end", "hidden", "p unknown"} | ({"p known"} if rule is Rule.REJECTION else set())
+    wanted = {"end", "hidden", "p unknown"} | ({"p known"} if rule is AcceptanceMethod.REJECTION else set())
     assert wanted <= set(rows)

@@ -13,19 +13,19 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from specollama.backends.ollama.model_info import Model
+from specollama.backends.ollama.model_info import ModelInfo
 from specollama.backends.ollama.schema import Message
 from specollama.config.endpoints import Endpoint
 from specollama.config.settings import ModelRef, PairSettings
 from specollama.errors import UnsupportedPair
-from specollama.pairs.feasibility import choose_rule
+from specollama.pairs.feasibility import choose_acceptance_method
 from specollama.pairs.pair import Pair
-from specollama.pairs.request import Conversation
-from specollama.server.embedded.serve import Settings, serve_models
+from specollama.pairs.request import ChatInput
+from specollama.server.embedded.serve import ServeSettings, serve_models
 from specollama.spec_decode.events import Event, Status
 from specollama.spec_decode.metrics import Stats
-from specollama.spec_decode.types import Route, Rule, SamplingOptions
-from specollama.tools.bench import Reply, collect
+from specollama.spec_decode.types import AcceptanceMethod, Route, SamplingOptions
+from specollama.tools.bench import CollectedReply, collect_reply
 from tests.support.tiny_models import BEGIN, random_model
 
 LENGTH = 32
@@ -57,7 +57,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
         "words": random_model(folder / "words.gguf", seed=2, writes=tuple("thean wisor")),
         "noise": random_model(folder / "noise.gguf", seed=1),
     }
-    with serve_models(models, Settings(num_ctx=1024, parallel=8)) as server:
+    with serve_models(models, ServeSettings(num_ctx=1024, parallel=8)) as server:
         yield Endpoint(server.url, "a test")
 
 
@@ -74,7 +74,7 @@ def settings(target: str, at: Endpoint, draft: str, draft_at: Endpoint) -> PairS
 
 @dataclass
 class Answer:
-    reply: Reply
+    reply: CollectedReply
     statuses: list[str] = field(default_factory=list)
 
 
@@ -85,9 +85,9 @@ async def answer(pair: Pair, prompt: str, **options: float) -> Answer:
         if isinstance(event, Status):
             statuses.append(str(event))
 
-    conversation = Conversation([Message(role="user", content=prompt)], options)
+    conversation = ChatInput([Message(role="user", content=prompt)], options)
     async with aclosing(pair.reply(conversation)) as events:
-        return Answer(await collect(events, see), statuses)
+        return Answer(await collect_reply(events, see), statuses)
 
 
 async def answers(pair_settings: PairSettings, statuses: Sequence[str] = (ON,)) -> list[Stats]:
@@ -113,7 +113,7 @@ async def answers(pair_settings: PairSettings, statuses: Sequence[str] = (ON,)) 
     return found
 
 
-def gap_between(ours: Reply, plain: Reply) -> float | None:
+def gap_between(ours: CollectedReply, plain: CollectedReply) -> float | None:
     """Between the target's two best tokens where the texts part; None where that isn't known."""
     offset = 0
     for piece in ours.pieces:
@@ -165,14 +165,16 @@ async def test_where_the_tokenizers_differ_is_told_and_the_rule_is_match(
 ) -> None:
     warm = SamplingOptions(temperature=0.8)
     async with Pair(settings("target", smollm_endpoint, "letters", tiny), {}) as pair:
-        target, draft = await pair.models()
-        assert isinstance(draft, Model)
+        target, draft = await pair.model_infos()
+        assert isinstance(draft, ModelInfo)
         tokenizers = await pair.tokenizers(target, draft)
         assert not tokenizers.same
         assert tokenizers.difference == "token 2 is '' for the target and '\\x00' for the draft"
-        assert choose_rule(Rule.AUTO, warm, target, draft, tokenizers) is Rule.MATCH
+        assert (
+            choose_acceptance_method(AcceptanceMethod.AUTO, warm, target, draft, tokenizers) is AcceptanceMethod.MATCH
+        )
         with pytest.raises(UnsupportedPair, match="different tokenizers"):
-            choose_rule(Rule.REJECTION, warm, target, draft, tokenizers)
+            choose_acceptance_method(AcceptanceMethod.REJECTION, warm, target, draft, tokenizers)
         told = await answer(pair, PROMPTS[0], temperature=0.8)
         assert told.statuses == [ON]
         assert told.reply.text
@@ -180,10 +182,10 @@ async def test_where_the_tokenizers_differ_is_told_and_the_rule_is_match(
 
 async def test_the_begin_marker_is_the_servers_to_add(tiny: Endpoint) -> None:
     async with Pair(settings("letters", tiny, "letters", tiny), {}) as pair:
-        target, draft = await pair.models()
-        assert isinstance(draft, Model)
+        target, draft = await pair.model_infos()
+        assert isinstance(draft, ModelInfo)
         tokenizers = await pair.tokenizers(target, draft)
         assert tokenizers.same
         assert tokenizers.target is not None
-        assert tokenizers.target.begin_marker == BEGIN
-        assert [tokenizers.target.shown(token) for token in tokenizers.target.encode("the")] == ["", "the"]
+        assert tokenizers.target.bos_text == BEGIN
+        assert [tokenizers.target.display_text(token) for token in tokenizers.target.encode("the")] == ["", "the"]

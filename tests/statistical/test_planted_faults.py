@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from specollama.backends.scripted import Drawn, End, Hidden, Script, ScriptedDrafter, ScriptedTarget, constant
+from specollama.backends.scripted import End, Hidden, Outcome, Script, ScriptedDrafter, ScriptedTarget, constant_script
 from specollama.spec_decode import acceptance
-from specollama.spec_decode.types import Continuation, Draft, SamplingOptions, Token, Verdict
+from specollama.spec_decode.types import Draft, SamplingOptions, TargetContinuation, Token, VerifyResult
 from tests.support.scripted_runs import Scene, departure, joint, wild
 
 DRAWS = 6_000
@@ -19,9 +19,9 @@ FOUND = 1e-6
 
 OPTIONS = SamplingOptions(temperature=1.0, top_k=5, top_p=1.0, num_predict=2)
 DRAFT_OPTIONS = replace(OPTIONS, top_k=4)
-P: dict[Drawn, float] = {"a": 0.34, "b": 0.24, "c": 0.14, Hidden("é"): 0.22, End(): 0.06}
-Q: dict[Drawn, float] = {"a": 0.16, "b": 0.29, "c": 0.2, Hidden("x"): 0.35}
-SCENE = Scene(constant(P), constant(Q), OPTIONS, draft_options=DRAFT_OPTIONS)
+P: dict[Outcome, float] = {"a": 0.34, "b": 0.24, "c": 0.14, Hidden("é"): 0.22, End(): 0.06}
+Q: dict[Outcome, float] = {"a": 0.16, "b": 0.29, "c": 0.2, Hidden("x"): 0.35}
+SCENE = Scene(constant_script(P), constant_script(Q), OPTIONS, draft_options=DRAFT_OPTIONS)
 
 
 async def test_sound_code_passes_where_the_faults_are_planted() -> None:
@@ -72,16 +72,16 @@ class FreshSeed(ScriptedTarget):
         super().__init__(script, options, seed)
         self._fresh = ScriptedTarget(script, options, seed + 500_000)
 
-    async def commit(self, verdict: Verdict, limit: int | None) -> Continuation:
+    async def commit(self, verdict: VerifyResult, limit: int | None) -> TargetContinuation:
         if not verdict.hidden:
             return await super().commit(verdict, limit)
         await super().commit(replace(verdict, hidden=False), limit)
         first = await anext(self._fresh.stream(1))
-        if isinstance(first, Continuation):
+        if isinstance(first, TargetContinuation):
             return first
         self._reply += first.text
         self._drawn += 1
-        return Continuation((Token(first.text),), sampled=1)
+        return TargetContinuation((Token(first.text),), sampled=1)
 
 
 async def test_planted_fresh_seed_after_a_hidden_token_is_found() -> None:
@@ -90,13 +90,13 @@ async def test_planted_fresh_seed_after_a_hidden_token_is_found() -> None:
 
 async def test_the_check_is_blind_to_nothing_but_the_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """A draft equal to the target hides a verifier that accepts everything: why the scene drafts wrong on purpose."""
-    same: dict[Drawn, float] = {"a": 0.5, "b": 0.3, "c": 0.2}
-    scene = Scene(constant(same), constant(same), replace(OPTIONS, top_k=3))
+    same: dict[Outcome, float] = {"a": 0.5, "b": 0.3, "c": 0.2}
+    scene = Scene(constant_script(same), constant_script(same), replace(OPTIONS, top_k=3))
     assert await departure(scene, 2_000) > 0.001
     monkeypatch.setattr(acceptance, "accepts", lambda token, p, q, random: True)
     assert await departure(scene, 2_000) > 0.001
 
 
-@pytest.mark.parametrize("script", [constant(P), wild(1, tuple(P))])
+@pytest.mark.parametrize("script", [constant_script(P), wild(1, tuple(P))])
 def test_the_enumerated_probabilities_add_up_to_one(script: Script) -> None:
     assert sum(joint(script, OPTIONS).values()) == pytest.approx(1)

@@ -14,15 +14,15 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
 from specollama.backends.ollama.client import OllamaServer
 from specollama.backends.ollama.drafter import OllamaDrafter
 from specollama.backends.ollama.schema import Logprob
-from specollama.backends.ollama.target import LanesTarget
-from specollama.server.embedded.serve import Settings, serve_models
+from specollama.backends.ollama.target import ParallelTarget
+from specollama.server.embedded.serve import ServeSettings, serve_models
 from specollama.spec_decode import acceptance
 from specollama.spec_decode.sampler_support import support
-from specollama.spec_decode.types import Continuation, Distribution, Draft, SamplingOptions, Token
+from specollama.spec_decode.types import Distribution, Draft, SamplingOptions, TargetContinuation, Token
 from tests.support.real_runs import Scene
 from tests.support.tiny_models import bigram_model
 from tests.support.two_samples import Departure, departure
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.slow
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("bigrams")
     models = {name: bigram_model(folder / f"{name}.gguf", table) for name, table in TABLES.items()}
-    with serve_models(models, Settings(num_ctx=1024, parallel=8)) as server:
+    with serve_models(models, ServeSettings(num_ctx=1024, parallel=8)) as server:
         yield server.url
 
 
@@ -55,7 +55,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 async def hiding(url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene]:
     """Half of the draft model's draws are hidden, and the others are all the same."""
     path = tmp_path_factory.mktemp("vocabulary") / "bigram.gguf"
-    vocabulary = LlamaVocabulary(bigram_model(path, TABLES["target"]))
+    vocabulary = LlamaTokenizer(bigram_model(path, TABLES["target"]))
     async with OllamaServer(url) as server:
         options = SamplingOptions(temperature=1.2, num_predict=3)
         yield Scene(server, vocabulary, "abba", options, draft="hiding")
@@ -140,10 +140,10 @@ async def test_planted_dropping_drafted_tokens_by_their_own_probability_is_found
     assert (await compared(replace(spread, drafter_class=Unsure), alone)).p_value < ALPHA
 
 
-class FreshSeed(LanesTarget):
+class FreshSeed(ParallelTarget):
     """After a draw without text, draws anew and takes whatever comes."""
 
-    async def _extend(self, limit: int | None) -> Continuation:
+    async def _extend(self, limit: int | None) -> TargetContinuation:
         kept, self._seed = self._seed, self._seed ^ 0x5EED
         try:
             return await super()._extend(limit)

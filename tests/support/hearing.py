@@ -13,7 +13,7 @@ from specollama.config.endpoints import Endpoint
 from specollama.config.settings import ModelRef, PairSettings
 from specollama.errors import EndpointError
 from specollama.pairs.pair import Pair
-from specollama.pairs.request import Conversation
+from specollama.pairs.request import ChatInput
 from specollama.spec_decode.events import Done, Event, Status, Text
 from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import DoneReason, Route
@@ -87,8 +87,8 @@ class Heard:
         return self.stats.reason
 
 
-def question(content: str = "Sing.", /, **options: Any) -> Conversation:
-    return Conversation([Message(role="user", content=content)], {"temperature": 0, **options})
+def question(content: str = "Sing.", /, **options: Any) -> ChatInput:
+    return ChatInput([Message(role="user", content=content)], {"temperature": 0, **options})
 
 
 def settings(target: str, draft: str | None = None, *, idle_timeout: float = 60, **chosen: Any) -> PairSettings:
@@ -99,7 +99,7 @@ def settings(target: str, draft: str | None = None, *, idle_timeout: float = 60,
     return PairSettings(None, ModelRef("target", ours), (ModelRef("draft", theirs),), **given)
 
 
-async def heard(pair: Pair, conversation: Conversation) -> Heard:
+async def heard(pair: Pair, conversation: ChatInput) -> Heard:
     """A reply to its end, or to the one error that ends it."""
     hearing = Heard()
     try:
@@ -111,9 +111,7 @@ async def heard(pair: Pair, conversation: Conversation) -> Heard:
     return hearing
 
 
-async def hear(
-    chosen: PairSettings, conversation: Conversation | None = None, environ: Mapping[str, str] = {}
-) -> Heard:
+async def hear(chosen: PairSettings, conversation: ChatInput | None = None, environ: Mapping[str, str] = {}) -> Heard:
     """One reply of a pair of its own."""
     async with Pair(chosen, environ) as pair:
         return await heard(pair, conversation or question())

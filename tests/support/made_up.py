@@ -22,14 +22,14 @@ from specollama.backends.llama_cpp import model_thread, profiling
 from specollama.backends.llama_cpp.model import Logits
 from specollama.backends.llama_cpp.sampler import Sampler
 from specollama.config.settings import FileRef, PairSettings
-from specollama.pairs.drafters import Drafting
-from specollama.pairs.model_loading import Opened
+from specollama.pairs.drafters import DrafterSet
+from specollama.pairs.model_loading import LoadedModel
 from specollama.pairs.routes import local_models
-from specollama.pairs.routes.local_models import OpenedPair
+from specollama.pairs.routes.local_models import LocalModels
 from specollama.spec_decode import decode_loop
-from specollama.spec_decode.calibration import LOOKUP
+from specollama.spec_decode.calibration import PROMPT_LOOKUP
 from specollama.spec_decode.events import Done, Event, Text
-from specollama.spec_decode.types import DoneReason, Route, Rule, SamplingOptions
+from specollama.spec_decode.types import AcceptanceMethod, DoneReason, Route, SamplingOptions
 from tests.support.every_draw import Chance, EveryRandom, Uniform, law
 
 END = "</s>"
@@ -51,8 +51,8 @@ class Vocabulary:
         self._shown = ["" if self.ends(token) else _shown(piece) for token, piece in enumerate(self._pieces)]
         times = Counter(self._shown)
         whole = (self.whole(token) for token in range(len(names)))
-        self.distinct = frozenset(text for text in whole if text and times[text] == 1)
-        self.ids = {text: token for token, text in enumerate(self._shown) if text in self.distinct}
+        self.unambiguous_texts = frozenset(text for text in whole if text and times[text] == 1)
+        self.ids = {text: token for token, text in enumerate(self._shown) if text in self.unambiguous_texts}
 
     def __len__(self) -> int:
         return len(self.names)
@@ -77,7 +77,7 @@ class Vocabulary:
     def tokens(self) -> list[str]:
         return self._shown
 
-    def shown(self, token: int) -> str:
+    def display_text(self, token: int) -> str:
         return self._shown[token]
 
     def piece(self, token: int) -> bytes:
@@ -159,7 +159,7 @@ class EveryDraw(Sampler):
 Lookahead = int | tuple[int, ...] | str
 
 
-def settings(lookahead: Lookahead, rule: Rule) -> PairSettings:
+def settings(lookahead: Lookahead, rule: AcceptanceMethod) -> PairSettings:
     route = Route.PLAIN if lookahead == 0 else Route.LOCAL
     return PairSettings(None, FileRef(Path("target.gguf")), (), lookahead=lookahead, rule=rule, route=route)  # type: ignore[arg-type]
 
@@ -173,17 +173,17 @@ class Side:
     cost: Callable[[int], float]
 
 
-def pair(target: Side, draft: Side | None, clock: Clock, *, lookup: bool = False) -> OpenedPair:
-    def opened(name: str, side: Side) -> Opened:
+def pair(target: Side, draft: Side | None, clock: Clock, *, lookup: bool = False) -> LocalModels:
+    def opened(name: str, side: Side) -> LoadedModel:
         passes = {size: side.cost(size) for size in (1, 2, 3, 4, 8)}
         model = Bigrams(side.vocabulary.names, side.follow, clock, side.cost)
-        known = profiling.ModelCosts(passes=passes, reading=0.0)
-        opened = Opened(name, model, side.vocabulary, name, known, ((1,), 1))  # type: ignore[arg-type]
-        opened.same = side.vocabulary is target.vocabulary
+        known = profiling.ModelProfile(passes=passes, reading=0.0)
+        opened = LoadedModel(name, model, side.vocabulary, name, known, ((1,), 1))  # type: ignore[arg-type]
+        opened.shares_tokenizer = side.vocabulary is target.vocabulary
         return opened
 
     drafts = [opened("draft", draft)] if draft else []
-    return OpenedPair(opened("", target), Drafting(drafts, lookup, Path("nowhere"), profiling.Kept()), [])
+    return LocalModels(opened("", target), DrafterSet(drafts, lookup, Path("nowhere"), profiling.SavedProfile()), [])
 
 
 async def said(events: AsyncGenerator[Event, None]) -> str:
@@ -201,7 +201,7 @@ async def law_of(
     target: Side,
     draft: Side | None,
     options: SamplingOptions,
-    rule: Rule,
+    rule: AcceptanceMethod,
     lookahead: Lookahead,
     *,
     lookup: bool = False,
@@ -215,11 +215,11 @@ async def law_of(
         with pytest.MonkeyPatch.context() as patch:
             only_made_up(patch, chance, clock)
             opened = pair(target, draft, clock, lookup=lookup)
-            speculation = opened.speculation(prompt, options, settings(lookahead, rule))
+            speculation = opened.make_decoder(prompt, options, settings(lookahead, rule))
             speculation.random = EveryRandom(chance)
             if follow is not None:
-                for name, source in speculation.lookahead.sources.items():  # type: ignore[attr-defined]
-                    source.follow = follow if name != LOOKUP else source.follow
+                for name, source in speculation.lookahead.drafters.items():  # type: ignore[attr-defined]
+                    source.follow = follow if name != PROMPT_LOOKUP else source.follow
             return await said(speculation.events())
 
     return await law(experiment)
@@ -235,8 +235,8 @@ async def replies_by_seed(
         with pytest.MonkeyPatch.context() as patch:
             _without_time(patch, clock)
             opened, asked = pair(target, draft, clock), replace(options, seed=seed)
-            speculation = opened.speculation(PROMPT, asked, settings(lookahead or 0, Rule.MATCH))
-            found.append(await said(speculation.plain("a test") if lookahead is None else speculation.events()))
+            speculation = opened.make_decoder(PROMPT, asked, settings(lookahead or 0, AcceptanceMethod.MATCH))
+            found.append(await said(speculation.plain_events("a test") if lookahead is None else speculation.events()))
     return found
 
 
@@ -251,7 +251,7 @@ def _without_time(patch: pytest.MonkeyPatch, clock: Clock) -> None:
     async def at_once(work: Callable[[Callable[[], bool]], Any]) -> Any:
         return work(lambda: False)
 
-    patch.setattr(model_thread, "do", at_once)
+    patch.setattr(model_thread, "run_on_model_thread", at_once)
     patch.setattr(local, "perf_counter", clock.seconds)
     patch.setattr(decode_loop, "perf_counter_ns", clock.nanoseconds)
 

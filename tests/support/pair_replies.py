@@ -8,16 +8,16 @@ from typing import Any
 from specollama.backends.ollama.schema import Message
 from specollama.config.settings import PairSettings
 from specollama.pairs.pair import Pair
-from specollama.pairs.request import Conversation
-from specollama.tools.bench import Reply, collect
+from specollama.pairs.request import ChatInput
+from specollama.tools.bench import CollectedReply, collect_reply
 
 QUESTION = "Name the planets of the solar system in order."
 
 
-def ask(prompt: str = QUESTION, **options: Any) -> Conversation:
-    return Conversation([Message(role="user", content=prompt)], options)
+def ask(prompt: str = QUESTION, **options: Any) -> ChatInput:
+    return ChatInput([Message(role="user", content=prompt)], options)
 
 
-async def reply(settings: PairSettings, conversation: Conversation) -> Reply:
+async def reply(settings: PairSettings, conversation: ChatInput) -> CollectedReply:
     async with Pair(settings, {}) as pair, aclosing(pair.reply(conversation)) as events:
-        return await collect(events)
+        return await collect_reply(events)

@@ -11,15 +11,24 @@ from random import Random
 
 from specollama.backends.ollama.client import OllamaServer
 from specollama.backends.ollama.drafter import OllamaDrafter
-from specollama.backends.ollama.request_bodies import Requests
-from specollama.backends.ollama.target import LanesTarget
-from specollama.spec_decode.decode_loop import Speculation
+from specollama.backends.ollama.request_bodies import RequestTemplate
+from specollama.backends.ollama.target import ParallelTarget
+from specollama.spec_decode.decode_loop import SpeculativeDecoder
 from specollama.spec_decode.events import Done, Text
 from specollama.spec_decode.interfaces import Drafter, Target
 from specollama.spec_decode.lookahead import FixedLookahead
 from specollama.spec_decode.metrics import Stats
-from specollama.spec_decode.retokenization import ExactCursor, Vocabulary
-from specollama.spec_decode.types import Continuation, DoneReason, Draft, Rule, SamplingOptions, Scored, Token, Verdict
+from specollama.spec_decode.retokenization import ExactPath, Tokenizer
+from specollama.spec_decode.types import (
+    AcceptanceMethod,
+    DoneReason,
+    Draft,
+    SamplingOptions,
+    TargetContinuation,
+    TargetScores,
+    Token,
+    VerifyResult,
+)
 
 DRAWS = int(os.environ.get("SPECOLLAMA_TEST_DRAWS", "750"))
 """Replies each way in one test, of which each rule has two; fewer find less."""
@@ -48,14 +57,14 @@ class Scene:
     """One prompt to a pair. `draft_options` None: the target's, as a pair has it."""
 
     server: OllamaServer
-    vocabulary: Vocabulary
+    vocabulary: Tokenizer
     prompt: str
     options: SamplingOptions
-    rule: Rule = Rule.REJECTION
+    rule: AcceptanceMethod = AcceptanceMethod.REJECTION
     target: str = "target"
     draft: str = "draft"
     draft_options: SamplingOptions | None = None
-    target_class: type[LanesTarget] = LanesTarget
+    target_class: type[ParallelTarget] = ParallelTarget
     drafter_class: type[OllamaDrafter] = OllamaDrafter
 
     async def speculated(self, draws: int, base: int) -> Sample:
@@ -77,7 +86,7 @@ class Scene:
 
     async def alone(self, draws: int, base: int) -> Sample:
         """So many replies of the target alone."""
-        requests, sample = Requests(self.target, self.options), Sample()
+        requests, sample = RequestTemplate(self.target, self.options), Sample()
 
         async def reply(random: Random) -> str:
             body = requests.raw(self.prompt, num_predict=self.options.num_predict, seed=random.getrandbits(31))
@@ -87,17 +96,17 @@ class Scene:
         sample.texts = await _many(reply, draws, base)
         return sample
 
-    def _speculation(self, random: Random, rows: Counter[str]) -> Speculation:
+    def _speculation(self, random: Random, rows: Counter[str]) -> SpeculativeDecoder:
         """As plan.py puts it together."""
         target = self.target_class(
             self.server,
-            Requests(self.target, self.options),
-            ExactCursor(self.prompt, self.vocabulary),
+            RequestTemplate(self.target, self.options),
+            ExactPath(self.prompt, self.vocabulary),
             rule=self.rule,
             seed=random.getrandbits(31),
             context_length=1024,
         )
-        return Speculation(
+        return SpeculativeDecoder(
             prompt=self.prompt,
             target=_Counted(target, rows),
             drafter=self._drafter(random),
@@ -112,8 +121,8 @@ class Scene:
         """A draft with options of its own samples by them under any rule; a pair's, under match, is greedy."""
         return self.drafter_class(
             self.server,
-            Requests(self.draft, self.draft_options or self.options),
-            rule=Rule.REJECTION if self.draft_options else self.rule,
+            RequestTemplate(self.draft, self.draft_options or self.options),
+            rule=AcceptanceMethod.REJECTION if self.draft_options else self.rule,
             seed=random.getrandbits(31),
             vocabulary=self.vocabulary,
         )
@@ -126,14 +135,14 @@ class _Counted:
         self._target = target
         self._rows = rows
 
-    async def score(self, draft: Draft) -> Scored:
+    async def score(self, draft: Draft) -> TargetScores:
         scored = await self._target.score(draft)
         for row in scored.rows.values():
             kind = "p known" if row.p else "end" if row.end else "hidden" if row.hidden else "p unknown"
             self._rows[kind] += 1
         return scored
 
-    async def commit(self, verdict: Verdict, limit: int | None) -> Continuation:
+    async def commit(self, verdict: VerifyResult, limit: int | None) -> TargetContinuation:
         return await self._target.commit(verdict, limit)
 
     def stream(self, limit: int | None) -> AsyncGenerator[Token | DoneReason, None]:

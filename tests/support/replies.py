@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from specollama.spec_decode.events import Done, Text
 from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import DoneReason, Origin, Token
-from specollama.tools.bench.reply_timing import Timed
+from specollama.tools.bench.reply_timing import ReplyTiming
 from specollama.tools.bench.runner import Measurement
 
 MS = 1_000_000
@@ -18,12 +18,14 @@ def told(text: str, round: int = 0, **top: float) -> Text:
     return Text(text, Origin.PLAIN, round, top=tuple(Token(name, value) for name, value in top.items()))
 
 
-def timed(pieces: Iterable[tuple[int, Text]], end: int, *, tokens: int, reason: str = "length", **counts: int) -> Timed:
+def timed(
+    pieces: Iterable[tuple[int, Text]], end: int, *, tokens: int, reason: str = "length", **counts: int
+) -> ReplyTiming:
     """A reply whose pieces came at so many milliseconds."""
-    reply = Timed(began=0)
+    reply = ReplyTiming(began=0)
     for moment, piece in pieces:
-        reply.take(piece, moment * MS)
-    reply.take(Done(DoneReason(reason), Stats(eval_count=tokens, **counts)), end * MS)
+        reply.observe(piece, moment * MS)
+    reply.observe(Done(DoneReason(reason), Stats(eval_count=tokens, **counts)), end * MS)
     return reply
 
 

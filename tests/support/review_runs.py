@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from specollama.tools.review.log_entries import Answered, Call, Opened, Piece, digest
-from specollama.tools.review.run_folder import Run, opened
+from specollama.tools.review.log_entries import ItemAnswered, PairCall, Piece, RunOpened, text_digest
+from specollama.tools.review.run_folder import ReviewRun, open_run
 
 
 @contextmanager
@@ -30,10 +30,10 @@ def synced(*folders: Path) -> Iterator[list[str]]:
         yield on_disk
 
 
-def first(ids: Sequence[str], quorum: int = 1) -> Opened:
-    return Opened(
+def first(ids: Sequence[str], quorum: int = 1) -> RunOpened:
+    return RunOpened(
         version="0",
-        call=Call(),
+        call=PairCall(),
         settings={},
         prompts="p.jsonl",
         prompts_sha256="",
@@ -43,8 +43,8 @@ def first(ids: Sequence[str], quorum: int = 1) -> Opened:
     )
 
 
-def answered(id: str, text: str, attempt: int = 1) -> Answered:
-    return Answered(
+def answered(id: str, text: str, attempt: int = 1) -> ItemAnswered:
+    return ItemAnswered(
         id=id,
         attempt=attempt,
         messages=[{"role": "user", "content": f"Say {id}."}],
@@ -59,14 +59,14 @@ def answered(id: str, text: str, attempt: int = 1) -> Answered:
         target="target",
         target_digest="",
         prompt_digest="",
-        digest=digest(text),
+        digest=text_digest(text),
     )
 
 
 @contextmanager
-def run_of(folder: Path, quorum: int = 1, **texts: str) -> Iterator[Run]:
+def run_of(folder: Path, quorum: int = 1, **texts: str) -> Iterator[ReviewRun]:
     """An open run whose items have these replies; None of a text: it has none."""
-    with opened(folder, "machine") as run:
+    with open_run(folder, "machine") as run:
         run.append("machine", first(list(texts), quorum))
         for id, text in texts.items():
             run.append("machine", answered(id, text))

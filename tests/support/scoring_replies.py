@@ -9,24 +9,24 @@ from typing import Any
 
 from specollama.backends.ollama.schema import Message
 from specollama.config.endpoints import Endpoint
-from specollama.config.settings import DraftRef, Lookup, ModelRef, PairSettings
+from specollama.config.settings import DraftRef, ModelRef, PairSettings, PromptLookup
 from specollama.pairs.pair import Pair
-from specollama.pairs.request import Conversation
+from specollama.pairs.request import ChatInput
 from specollama.spec_decode.events import Done, Status, Text
 from specollama.spec_decode.metrics import Stats
-from specollama.spec_decode.types import Api, Route
+from specollama.spec_decode.types import Route, ServerApi
 from tests.support.fake_engines import FAKES, NAME, Fake
 from tests.support.serving import serving
 
 COLD: Mapping[str, Any] = {"temperature": 0, "num_predict": 40}
-CHAT = Conversation([Message(role="user", content="Tell me.")], options=COLD)
+CHAT = ChatInput([Message(role="user", content="Tell me.")], options=COLD)
 
 
 def settings(
-    api: str | None, *urls: str, drafts: tuple[DraftRef, ...] = (Lookup.LOOKUP,), **given: Any
+    api: str | None, *urls: str, drafts: tuple[DraftRef, ...] = (PromptLookup.LOOKUP,), **given: Any
 ) -> PairSettings:
     first, *others = [Endpoint(url, "a test") for url in urls]
-    target = ModelRef(NAME, first, Api(api) if api else None, tuple(others))
+    target = ModelRef(NAME, first, ServerApi(api) if api else None, tuple(others))
     return PairSettings(None, target, drafts, **{"route": Route.SCORING, "lookahead": 4, **given})
 
 

@@ -8,24 +8,31 @@ from dataclasses import dataclass, field
 from functools import cache
 from random import Random
 
-from specollama.backends.scripted import Drawn, End, Hidden, Script, ScriptedDrafter, ScriptedTarget
-from specollama.spec_decode.decode_loop import Speculation
+from specollama.backends.scripted import End, Hidden, Outcome, Script, ScriptedDrafter, ScriptedTarget
+from specollama.spec_decode.decode_loop import SpeculativeDecoder
 from specollama.spec_decode.events import Done, Event, Text
 from specollama.spec_decode.interfaces import Drafter, Target
-from specollama.spec_decode.lookahead import FixedLookahead, Lookahead, Patience
+from specollama.spec_decode.lookahead import FixedLookahead, Lookahead, SpeculationMonitor
 from specollama.spec_decode.metrics import Stats
-from specollama.spec_decode.types import Continuation, DoneReason, Draft, Round, Rule, SamplingOptions
+from specollama.spec_decode.types import (
+    AcceptanceMethod,
+    DoneReason,
+    Draft,
+    RoundRecord,
+    SamplingOptions,
+    TargetContinuation,
+)
 from tests.support.chi_square import p_value
 from tests.support.reference_sampler import sampled
 
 END = "<the end>"
 
 
-def wild(seed: int, entries: Sequence[Drawn], contrast: float = 2.0) -> Script:
+def wild(seed: int, entries: Sequence[Outcome], contrast: float = 2.0) -> Script:
     """Other probabilities after every text, always the same after the same one."""
 
     @cache
-    def script(reply: str) -> Mapping[Drawn, float]:
+    def script(reply: str) -> Mapping[Outcome, float]:
         random = Random(f"{seed} {reply}")
         weights = [random.uniform(0.05, 1) ** contrast for _ in entries]
         return {entry: weight / sum(weights) for entry, weight in zip(entries, weights, strict=True)}
@@ -52,7 +59,7 @@ async def plain(script: Script, options: SamplingOptions, seed: int) -> Reply:
     """The target alone, its text looked at as a whole after each token."""
     target, text, tokens = ScriptedTarget(script, options, seed), "", 0
     async for token in target.stream(None):
-        if isinstance(token, Continuation):
+        if isinstance(token, TargetContinuation):
             assert token.end is not None
             return Reply(text, token.end, tokens + 1)
         text, tokens = text + token.text, tokens + 1
@@ -72,18 +79,18 @@ class Listed:
     rounds: int = 0
     learnt: list[tuple[int, int]] = field(default_factory=list)
 
-    def next(self) -> int:
+    def max_draft_tokens(self) -> int:
         self.rounds += 1
         return self.lengths[(self.rounds - 1) % len(self.lengths)]
 
-    def send(self, draft: Draft) -> int:
+    def verify_length(self, draft: Draft) -> int:
         return len(draft.tokens)
 
-    def forecast(self, draft: Draft) -> Sequence[float]:
+    def accept_probabilities(self, draft: Draft) -> Sequence[float]:
         return ()
 
-    def learn(self, round: Round) -> None:
-        self.learnt.append((round.verdict.drafted, round.verdict.accepted))
+    def learn(self, round: RoundRecord) -> None:
+        self.learnt.append((round.result.drafted, round.result.accepted))
 
 
 def speculation(
@@ -91,19 +98,19 @@ def speculation(
     drafter: Drafter,
     options: SamplingOptions,
     *,
-    rule: Rule = Rule.MATCH,
+    rule: AcceptanceMethod = AcceptanceMethod.MATCH,
     lookahead: Lookahead | None = None,
-    patience: Patience | None = None,
+    patience: SpeculationMonitor | None = None,
     seed: int = 0,
     prompt: str = "",
-) -> Speculation:
+) -> SpeculativeDecoder:
     lookahead = lookahead or FixedLookahead(4)
-    return Speculation(
+    return SpeculativeDecoder(
         prompt, target, drafter, lookahead, rule, options, Stats(), patience, random=Random(f"judge {seed}")
     )
 
 
-async def events(run: Speculation) -> list[Event]:
+async def events(run: SpeculativeDecoder) -> list[Event]:
     return [event async for event in run.events()]
 
 
@@ -122,7 +129,7 @@ def joint(script: Script, options: SamplingOptions) -> dict[tuple[str, ...], flo
     return found
 
 
-def shown(drawn: Drawn) -> str:
+def shown(drawn: Outcome) -> str:
     if isinstance(drawn, End):
         return END
     return drawn.turns_into if isinstance(drawn, Hidden) else drawn
@@ -135,13 +142,13 @@ class Scene:
     p: Script
     q: Script
     options: SamplingOptions
-    rule: Rule = Rule.REJECTION
+    rule: AcceptanceMethod = AcceptanceMethod.REJECTION
     draft_options: SamplingOptions | None = None
     lookahead: int = 2
     target: Callable[[Script, SamplingOptions, int], Target] = ScriptedTarget
     drafter: Callable[[Script, SamplingOptions, int], Drafter] = ScriptedDrafter
 
-    def run(self, seed: int) -> Speculation:
+    def run(self, seed: int) -> SpeculativeDecoder:
         return speculation(
             self.target(self.p, self.options, seed),
             self.drafter(self.q, self.draft_options or self.options, seed + 1_000_000),
@@ -152,7 +159,7 @@ class Scene:
         )
 
 
-async def first_tokens(run: Speculation) -> tuple[str, ...]:
+async def first_tokens(run: SpeculativeDecoder) -> tuple[str, ...]:
     told = await events(run)
     texts = tuple(event.text for event in told if isinstance(event, Text))
     return (*texts, END) if reply(told).reason is DoneReason.STOP else texts

@@ -7,11 +7,11 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from random import Random
 
-from specollama.spec_decode.calibration import Calibration, Source
+from specollama.spec_decode.calibration import Calibration, DrafterStats
 from specollama.spec_decode.cost_curve import CostCurve
 from specollama.spec_decode.planner import Planner
-from specollama.spec_decode.reply_length import Learnt
-from specollama.spec_decode.types import Draft, Emitted, Origin, Round, Rule, Verdict
+from specollama.spec_decode.reply_length import LengthsByRequest
+from specollama.spec_decode.types import AcceptanceMethod, Draft, Origin, OutputToken, RoundRecord, VerifyResult
 from tests.support.simulated import RIGHT, WRONG, Machine
 
 _SPREAD = 1.5  # of a beta distribution: small, so that most tokens are either sure or hopeless
@@ -79,18 +79,18 @@ class Pair:
 
     machine: Machine
     calibration: Calibration = field(default_factory=Calibration)
-    lengths: Learnt = field(default_factory=Learnt)
+    lengths: LengthsByRequest = field(default_factory=LengthsByRequest)
 
     def copy(self) -> Pair:
         return Pair(self.machine, deepcopy(self.calibration), deepcopy(self.lengths))
 
     def seconds(self, reply: Tokens, prompt: int) -> float:
         """Seconds of a reply's tokens after the first one, as the planner has them drafted."""
-        source = Source(self.machine.step, self.machine.reading, self.calibration)
-        lengths = self.lengths.of([0] * prompt)
-        planner = Planner(CostCurve(dict(self.machine.passes)), {"model": source}, Rule.GREEDY, lengths)
+        source = DrafterStats(self.machine.step, self.machine.reading, self.calibration)
+        lengths = self.lengths.for_prompt([0] * prompt)
+        planner = Planner(CostCurve(dict(self.machine.passes)), {"model": source}, AcceptanceMethod.GREEDY, lengths)
         seconds = sum(_rounds(planner, self.machine, reply, prompt))
-        planner.end()
+        planner.reply_ended()
         return seconds
 
 
@@ -99,11 +99,11 @@ def _rounds(planner: Planner, machine: Machine, reply: Tokens, prompt: int) -> I
     curve, written, known = CostCurve(dict(machine.passes)), 0, 0
     while written < len(reply) or not known:
         draft = _draft(planner, machine, reply, written, prompt + written - known if known else prompt + written, known)
-        verdict = _verdict(reply, written, planner.send(draft))
-        drafting, scoring = sum(draft.steps), curve(verdict.drafted + 1)
+        verdict = _verdict(reply, written, planner.verify_length(draft))
+        drafting, scoring = sum(draft.step_seconds), curve(verdict.drafted + 1)
         if written:
             yield drafting + scoring
-        planner.learn(Round(draft, verdict, drafting, scoring, 0 if written else prompt))
+        planner.learn(RoundRecord(draft, verdict, drafting, scoring, 0 if written else prompt))
         if draft.tokens:
             known = prompt + written + min(verdict.accepted, len(draft.tokens) - 1)
         written += len(verdict.emitted)
@@ -112,11 +112,11 @@ def _rounds(planner: Planner, machine: Machine, reply: Tokens, prompt: int) -> I
 
 
 def _draft(planner: Planner, machine: Machine, reply: Tokens, written: int, unread: int, known: int) -> Draft:
-    if not planner.next():
+    if not planner.max_draft_tokens():
         return Draft()
-    unread = unread if known else min(unread, planner.window("model"))
-    draft = Draft(source="model", read=unread)
-    if not planner.choose({"model": unread}):
+    unread = unread if known else min(unread, planner.prefill_window("model"))
+    draft = Draft(source="model", prefilled_tokens=unread)
+    if not planner.pick_drafter({"model": unread}):
         return Draft()
     while True:
         size = len(draft.tokens)
@@ -128,19 +128,19 @@ def _draft(planner: Planner, machine: Machine, reply: Tokens, written: int, unre
             (None,) * (size + 1),
             "model",
             (*draft.confidence, sure),
-            (*draft.steps, step),
+            (*draft.step_seconds, step),
             unread,
         )
-        if not planner.another(draft):
+        if not planner.should_extend(draft):
             return draft
 
 
-def _verdict(reply: Tokens, written: int, sent: int) -> Verdict:
+def _verdict(reply: Tokens, written: int, sent: int) -> VerifyResult:
     accepted = _accepted(reply, written, sent)
-    emitted = [Emitted(RIGHT, Origin.ACCEPTED)] * accepted
+    emitted = [OutputToken(RIGHT, Origin.ACCEPTED)] * accepted
     place = written + accepted
     end = place >= len(reply)
     if not end:
         origin = Origin.RECOVERED if accepted < sent else Origin.BONUS
-        emitted.append(Emitted(RIGHT if reply.right[place] else WRONG, origin))
-    return Verdict(tuple(emitted), sent, min(sent, accepted + 1), accepted, end)
+        emitted.append(OutputToken(RIGHT if reply.right[place] else WRONG, origin))
+    return VerifyResult(tuple(emitted), sent, min(sent, accepted + 1), accepted, end)

@@ -22,7 +22,7 @@ class ToyVocabulary:
         self._ids = {piece: token for token, piece in enumerate(self.pieces)}
         self._shown = ["" if piece == _CONTROL.encode() else _whole(piece) for piece in self.pieces]
         times = Counter(self._shown)
-        self.distinct = frozenset(
+        self.unambiguous_texts = frozenset(
             shown
             for shown, piece in zip(self._shown, self.pieces, strict=True)
             if shown and shown.encode() == piece and times[shown] == 1
@@ -37,7 +37,7 @@ class ToyVocabulary:
             place += len(piece)
         return tuple(tokens)
 
-    def shown(self, token: int) -> str:
+    def display_text(self, token: int) -> str:
         return self._shown[token]
 
     def token(self, text: str) -> int:

@@ -12,7 +12,9 @@ from specollama.errors import EndpointError, Refused, RunError, SpecollamaError,
 
 def test_every_error_is_the_users_mistake_or_a_failed_run_but_never_both() -> None:
     classes = [
-        kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind not in (SpecollamaError, errors.Fault)
+        kind
+        for _, kind in inspect.getmembers(errors, inspect.isclass)
+        if kind not in (SpecollamaError, errors.ApiError)
     ]
     assert len(classes) > 8
     for kind in classes:

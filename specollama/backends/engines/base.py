@@ -17,40 +17,40 @@ REPLACEMENT = "\ufffd"  # what tokenizers print for a part of a character
 class Capabilities:
     """What an engine's API can do.
 
-    `one_pass`: all places of a draft are scored in one pass, at temperature 0. `renders`: it tells what prompt it makes
-    of a chat. `spells`: it tells what any token prints. `counts_prompt`: penalties count the tokens of the prompt, so
-    that a reply sent again is penalised as before.
+    `one_pass`: all places of a draft are scored in one pass, at temperature 0. `renders_chats`: it tells what prompt it
+    makes of a chat. `detokenizes`: it tells what any token prints. `penalizes_prompt`: penalties count the tokens of
+    the prompt, so that a reply sent again is penalised as before.
 
-    `lacks`: sampling options by Ollama's names that it doesn't have. `seeds`: one seed for each request may be given;
-    `must_seed`: and has to be, since without one all rows of a request would be drawn alike.
+    `unsupported_options`: sampling options by Ollama's names that it doesn't have. `takes_seed`: one seed for each
+    request may be given; `needs_seed`: and has to be, since without one all rows of a request would be drawn alike.
     """
 
     one_pass: bool = False
-    renders: bool = False
-    spells: bool = True
-    counts_prompt: bool = False
-    seeds: bool = True
-    must_seed: bool = False
-    lacks: frozenset[str] = frozenset()
+    renders_chats: bool = False
+    detokenizes: bool = True
+    penalizes_prompt: bool = False
+    takes_seed: bool = True
+    needs_seed: bool = False
+    unsupported_options: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class EngineInfo:
     """What an engine says of itself. None: it doesn't say.
 
     `context_length`: tokens of a text, the reply's included; `slots`: requests that it works on at once, None: as many
-    as it likes. `strips`: a token printed by itself may be without its leading space.
+    as it likes. `strips_leading_space`: a token printed by itself may be without its leading space.
     """
 
     name: str
     version: str = ""
     context_length: int | None = None
     slots: int | None = None
-    strips: bool = False
+    strips_leading_space: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class SampledToken:
     """What the engine draws after a run of tokens.
 
     `text` is "" where the token has none of its own: a control token, a part of a character. `end`: the reply is over,
@@ -65,20 +65,20 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """A piece of a plain stream. `end`: the stream is over, and so many tokens of it had no text (`unshown`).
+class StreamPiece:
+    """A piece of a plain stream. `end`: the stream is over, and so many tokens of it had no text (`hidden_tokens`).
 
     `missing`: what of the reply isn't shown, and why.
     """
 
     text: str
-    unshown: int = 0
+    hidden_tokens: int = 0
     end: DoneReason | None = None
     missing: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Draws:
+class DrawSettings:
     """How tokens are drawn: `options` at their effective value, and `seed`, the base of the position seeds.
 
     None: each draw is fresh. A seed of a request is that of its place, so that no two places share their noise.
@@ -90,13 +90,13 @@ class Draws:
     def seed_at(self, position: int) -> int | None:
         return None if self.seed is None else position_seed(self.seed, position)
 
-    def seed_of(self, places: Sequence[Place]) -> int | None:
+    def request_seed(self, places: Sequence[PromptPosition]) -> int | None:
         """A request's. One serves all its rows, so that it is given for a single row only."""
         return self.seed_at(places[0].position) if len(places) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PromptPosition:
     """Tokens that an engine is to continue: the whole text so far, and of it the reply's number of tokens."""
 
     tokens: Sequence[int]
@@ -104,11 +104,11 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """The rows along a draft: after `place`, and after each of the `drafted` tokens beyond, those from `first` to
+class ScoringRequest:
+    """The rows along a draft: after `start`, and after each of the `drafted` tokens beyond, those from `first` to
     before `end`."""
 
-    place: Place
+    start: PromptPosition
     drafted: Sequence[int] = ()
     first: int = 0
     end: int = field(default=-1)
@@ -118,16 +118,18 @@ class Request:
             object.__setattr__(self, "end", len(self.drafted) + 1)
 
     @property
-    def whole(self) -> bool:
+    def is_whole(self) -> bool:
         return (self.first, self.end) == (0, len(self.drafted) + 1)
 
-    def places(self) -> list[Place]:
+    def positions(self) -> list[PromptPosition]:
         """Each row's own place."""
-        before, position = list(self.place.tokens), self.place.position
-        return [Place([*before, *self.drafted[:more]], position + more) for more in range(self.first, self.end)]
+        before, position = list(self.start.tokens), self.start.position
+        return [
+            PromptPosition([*before, *self.drafted[:more]], position + more) for more in range(self.first, self.end)
+        ]
 
 
-def seeded(seed: int | None) -> dict[str, int]:
+def seed_field(seed: int | None) -> dict[str, int]:
     """The field that every engine has for it."""
     return {} if seed is None else {"seed": seed}
 
@@ -154,9 +156,9 @@ class Engine(Protocol):
     """One server of one model; several, too (`replicas`). Every call raises EndpointError."""
 
     url: str
-    can: Capabilities
+    capabilities: Capabilities
 
-    async def facts(self) -> Facts:
+    async def info(self) -> EngineInfo:
         """Raises ModelMissing with the names that are there."""
         ...
 
@@ -164,7 +166,7 @@ class Engine(Protocol):
         """The tokens of a text; of a `whole` prompt with the begin marker that the model wants."""
         ...
 
-    async def spell(self, runs: Sequence[Sequence[int]]) -> list[str]:
+    async def detokenize(self, runs: Sequence[Sequence[int]]) -> list[str]:
         """What each run of tokens prints in the middle of a text. Parts of characters print REPLACEMENT."""
         ...
 
@@ -172,29 +174,33 @@ class Engine(Protocol):
         """A chat as a prompt, by the model's own template: its tokens, and their text with all markers."""
         ...
 
-    async def chat_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
+    async def count_chat_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
         """The number of tokens of the prompt that it makes of a chat."""
         ...
 
-    async def rows(self, request: Request, draws: Draws) -> list[Drawn | None]:
+    async def score_positions(self, request: ScoringRequest, draws: DrawSettings) -> list[SampledToken | None]:
         """What is drawn at each of the request's places; None where it isn't known."""
         ...
 
-    def stream(self, place: Place, limit: int | None, draws: Draws) -> AsyncGenerator[Written, None]:
+    def stream(
+        self, place: PromptPosition, limit: int | None, draws: DrawSettings
+    ) -> AsyncGenerator[StreamPiece, None]:
         """The rest of a reply in one go; the last piece has `end`."""
         ...
 
     def chat(
-        self, messages: Sequence[Mapping[str, Any]], limit: int | None, draws: Draws
-    ) -> AsyncGenerator[Written, None]:
+        self, messages: Sequence[Mapping[str, Any]], limit: int | None, draws: DrawSettings
+    ) -> AsyncGenerator[StreamPiece, None]:
         """A whole reply to a chat by the engine's own chat endpoint."""
         ...
 
 
-async def rows_of(engine: Engine, request: Request, draws: Draws, *, by_row: bool) -> list[Drawn | None]:
+async def score_request(
+    engine: Engine, request: ScoringRequest, draws: DrawSettings, *, by_row: bool
+) -> list[SampledToken | None]:
     """A request's rows, together or (`by_row`) as requests of their own, all at once. Raises EndpointError."""
     if not by_row or request.end - request.first < 2:
-        return await engine.rows(request, draws)
+        return await engine.score_positions(request, draws)
     rows = (replace(request, first=row, end=row + 1) for row in range(request.first, request.end))
-    answers = await asyncio.gather(*(engine.rows(row, draws) for row in rows))
+    answers = await asyncio.gather(*(engine.score_positions(row, draws) for row in rows))
     return [drawn for answer in answers for drawn in answer]

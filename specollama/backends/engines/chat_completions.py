@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from specollama.backends.engines.base import Draws, Written, seeded
-from specollama.backends.engines.client import Connection
+from specollama.backends.engines.base import DrawSettings, StreamPiece, seed_field
+from specollama.backends.engines.client import EngineClient
 from specollama.errors import ModelMissing
 from specollama.spec_decode.types import DoneReason
 
@@ -50,28 +50,28 @@ class _Chunk(BaseModel):
     error: Any = None
 
 
-async def models_of(server: Connection) -> dict[str, ListedModel]:
+async def list_models(server: EngineClient) -> dict[str, ListedModel]:
     """The models that a server lists, by name."""
     return {model.id: model for model in (await server.get("/v1/models", _Models)).data}
 
 
-async def model_of(server: Connection, name: str) -> ListedModel:
+async def find_model(server: EngineClient, name: str) -> ListedModel:
     """The model of that name. Raises ModelMissing with the names that are there."""
-    listed = await models_of(server)
+    listed = await list_models(server)
     if name not in listed:
         there = f"there: {', '.join(listed)}" if listed else "it has no models"
         raise ModelMissing(f"{server.url} has no model {name!r} ({there})", url=server.url)
     return listed[name]
 
 
-async def chat_stream(
-    server: Connection,
+async def stream_chat(
+    server: EngineClient,
     model: str,
     messages: Sequence[Mapping[str, Any]],
     limit: int | None,
     sampling: Mapping[str, Any],
-    draws: Draws,
-) -> AsyncGenerator[Written, None]:
+    draws: DrawSettings,
+) -> AsyncGenerator[StreamPiece, None]:
     """POST /v1/chat/completions, piece by piece. `sampling`: by the engine's own names."""
     seed = draws.seed_at(0)
     body = {
@@ -80,31 +80,31 @@ async def chat_stream(
         "stream": True,
         **({} if limit is None else {"max_tokens": limit}),
         **sampling,
-        **seeded(seed),
+        **seed_field(seed),
     }
     missing = ""
     async with aclosing(server.events("/v1/chat/completions", body)) as events:
         async for event, _ in events:
-            chunk = server.validated(event, _Chunk)
+            chunk = server.validate(event, _Chunk)
             if chunk.error is not None:
-                raise server.refused(chunk.error, 200)
+                raise server.refusal(chunk.error, 200)
             for choice in chunk.choices[:1]:
                 if choice.delta.content:
-                    yield Written(choice.delta.content)
+                    yield StreamPiece(choice.delta.content)
                 if choice.delta.reasoning_content or choice.delta.reasoning:
                     missing = f"{server.kind.name} takes the thinking out of its replies: it isn't shown"
                 if choice.finish_reason:
-                    yield Written("", end=finished(choice.finish_reason), missing=missing)
+                    yield StreamPiece("", end=done_reason(choice.finish_reason), missing=missing)
                     return
-    raise server.broken("the reply ended before its last event (no finish_reason)")
+    raise server.broken_reply("the reply ended before its last event (no finish_reason)")
 
 
-async def chat_tokens(server: Connection, model: str, messages: Sequence[Mapping[str, Any]]) -> int:
+async def count_chat_tokens(server: EngineClient, model: str, messages: Sequence[Mapping[str, Any]]) -> int:
     """The tokens of the prompt that the engine makes of a chat: what it counts, since it doesn't show it."""
     body = {"model": model, "messages": [dict(message) for message in messages], "max_tokens": 1, "temperature": 0}
     return (await server.post("/v1/chat/completions", body, _Counted)).usage.prompt_tokens
 
 
-def finished(reason: str) -> DoneReason:
+def done_reason(reason: str) -> DoneReason:
     """OpenAI's word for why a reply ended, in Ollama's."""
     return DoneReason.LENGTH if reason == "length" else DoneReason.STOP

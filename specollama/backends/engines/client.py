@@ -11,14 +11,14 @@ from typing import Any, Self, TypeVar
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from specollama.backends.http import CONNECT_TIMEOUT, IDLE_TIMEOUT, certificates, outside, translated
+from specollama.backends.http import CONNECT_TIMEOUT, IDLE_TIMEOUT, is_remote, map_httpx_errors, ssl_context
 from specollama.errors import BrokenReply, Refused
 
 _Answer = TypeVar("_Answer", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class EngineKind:
     """What runs at the other end, for messages: its name, and how the user starts it."""
 
     name: str
@@ -29,14 +29,14 @@ class Kind:
         return f"is {self.name} running there?{f' (`{self.start}`)' if self.start else ''}"
 
 
-class Connection:
+class EngineClient:
     """Requests to one server, as an async context manager.
 
     `model`: what it is asked for, where it is asked for one. `token`: sent as a bearer token, which these engines call
     their API key. Raises EndpointError from every call: Unreachable, Refused or BrokenReply.
     """
 
-    kind = Kind("the engine")
+    kind = EngineKind("the engine")
     kept_open = 32  # connections, while nothing is asked
 
     def __init__(
@@ -57,8 +57,8 @@ class Connection:
             headers={"Authorization": f"Bearer {token}"} if token else None,
             timeout=httpx.Timeout(idle_timeout, connect=connect_timeout),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=self.kept_open, keepalive_expiry=30),
-            verify=certificates(),
-            trust_env=outside(self.url),
+            verify=ssl_context(),
+            trust_env=is_remote(self.url),
         )
 
     async def __aenter__(self) -> Self:
@@ -73,20 +73,20 @@ class Connection:
         with self._translated():
             response = await self._http.get(path)
         self._check(response)
-        return self.validated(response.content, model)
+        return self.validate(response.content, model)
 
     async def post(self, path: str, body: dict[str, Any], model: type[_Answer]) -> _Answer:
-        return self.validated(await self._posted(path, body), model)
+        return self.validate(await self._posted(path, body), model)
 
     async def post_for_list(self, path: str, body: dict[str, Any], model: type[_Answer]) -> list[_Answer]:
         """What answers with an array; a lone object stands for an array of one."""
         content = await self._posted(path, body)
         if not content.lstrip().startswith(b"["):
-            return [self.validated(content, model)]
+            return [self.validate(content, model)]
         try:
             return TypeAdapter(list[model]).validate_json(content)  # type: ignore[valid-type]
         except ValidationError as error:
-            raise self.unlike(content) from error
+            raise self.wrong_engine(content) from error
 
     async def events(self, path: str, body: dict[str, Any]) -> AsyncGenerator[tuple[bytes, int], None]:
         """The data of the server-sent events of an answer, and the number of the read that completed each, from 1."""
@@ -98,23 +98,23 @@ class Connection:
                 async for event in _events(response.aiter_bytes()):
                     yield event
 
-    def validated(self, body: bytes, model: type[_Answer]) -> _Answer:
+    def validate(self, body: bytes, model: type[_Answer]) -> _Answer:
         try:
             return model.model_validate_json(body)
         except ValidationError as error:
-            raise self.unlike(body) from error
+            raise self.wrong_engine(body) from error
 
-    def unlike(self, body: bytes) -> BrokenReply:
+    def wrong_engine(self, body: bytes) -> BrokenReply:
         """What isn't an answer of this engine."""
         start = body[:60].decode("utf-8", "replace")
-        return self.broken(f"the answer isn't what {self.kind.name} sends: {start!r}")
+        return self.broken_reply(f"the answer isn't what {self.kind.name} sends: {start!r}")
 
-    def broken(self, what: str) -> BrokenReply:
+    def broken_reply(self, what: str) -> BrokenReply:
         return BrokenReply(f"{self.url}: {what}", url=self.url)
 
-    def refused(self, error: Any, status: int) -> Refused:
+    def refusal(self, error: Any, status: int) -> Refused:
         """An error that the engine told in its own words."""
-        return Refused(f"{self.url}: {_said(error)}", url=self.url, status=status)
+        return Refused(f"{self.url}: {_error_line(error)}", url=self.url, status=status)
 
     async def _posted(self, path: str, body: dict[str, Any]) -> bytes:
         with self._translated():
@@ -126,7 +126,7 @@ class Connection:
         if not response.is_error:
             return
         try:
-            said = _said(_complaint(response.json()))
+            said = _error_line(_error_message(response.json()))
         except ValueError:
             said = f"HTTP {response.status_code} {response.reason_phrase}".strip()
         if response.status_code in (401, 403):
@@ -134,7 +134,7 @@ class Connection:
         raise Refused(f"{self.url}: {said}", url=self.url, status=response.status_code)
 
     def _translated(self) -> AbstractContextManager[None]:
-        return translated(self.url, self.source, self.kind.advice)
+        return map_httpx_errors(self.url, self.source, self.kind.advice)
 
 
 async def _events(reads: AsyncIterator[bytes]) -> AsyncIterator[tuple[bytes, int]]:
@@ -151,13 +151,13 @@ async def _events(reads: AsyncIterator[bytes]) -> AsyncIterator[tuple[bytes, int
                 yield data, number
 
 
-def _complaint(answer: Any) -> Any:
+def _error_message(answer: Any) -> Any:
     """Where an error's answer says what is wrong: OpenAI's `error`, FastAPI's `detail`, or the object itself."""
     if not isinstance(answer, dict):
         return answer
     return answer.get("error") or answer.get("detail") or answer.get("message")
 
 
-def _said(error: Any) -> str:
+def _error_line(error: Any) -> str:
     said = error.get("message") if isinstance(error, dict) else error
     return " ".join(str(said or "it failed and gave no reason").split())

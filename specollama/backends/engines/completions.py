@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from specollama.backends.engines.base import Draws, Place, Written, seeded
-from specollama.backends.engines.chat_completions import finished
-from specollama.backends.engines.client import Connection
+from specollama.backends.engines.base import DrawSettings, PromptPosition, StreamPiece, seed_field
+from specollama.backends.engines.chat_completions import done_reason
+from specollama.backends.engines.client import EngineClient
 
 
 class Logprobs(BaseModel):
@@ -45,23 +45,30 @@ class _Chunk(BaseModel):
     error: Any = None
 
 
-def rows_body(model: str, places: Sequence[Place], draws: Draws, fields: Mapping[str, Any]) -> dict[str, Any]:
+def score_request_body(
+    model: str, places: Sequence[PromptPosition], draws: DrawSettings, fields: Mapping[str, Any]
+) -> dict[str, Any]:
     """One request for all rows. `fields`: how they are drawn and shown, by the engine's own names."""
     prompts = [list(place.tokens) for place in places]
-    return {"model": model, "prompt": prompts, "max_tokens": 1, **fields, **seeded(draws.seed_of(places))}
+    return {"model": model, "prompt": prompts, "max_tokens": 1, **fields, **seed_field(draws.request_seed(places))}
 
 
-def in_prompt_order(server: Connection, answer: Completion, prompts: int) -> list[Choice]:
+def choices_by_prompt(server: EngineClient, answer: Completion, prompts: int) -> list[Choice]:
     """The choices by prompt. Raises BrokenReply unless each prompt has one."""
     choices = sorted(answer.choices, key=lambda choice: choice.index)
     if [choice.index for choice in choices] != list(range(prompts)):
-        raise server.broken(f"{len(choices)} answers to {prompts} prompts")
+        raise server.broken_reply(f"{len(choices)} answers to {prompts} prompts")
     return choices
 
 
-async def completion_stream(
-    server: Connection, model: str, place: Place, limit: int | None, sampling: Mapping[str, Any], seed: int | None
-) -> AsyncGenerator[Written, None]:
+async def stream_completion(
+    server: EngineClient,
+    model: str,
+    place: PromptPosition,
+    limit: int | None,
+    sampling: Mapping[str, Any],
+    seed: int | None,
+) -> AsyncGenerator[StreamPiece, None]:
     """The rest of a reply, piece by piece; the last has the count of tokens that no piece had."""
     body = {
         "model": model,
@@ -70,24 +77,24 @@ async def completion_stream(
         "stream_options": {"include_usage": True},
         **({} if limit is None else {"max_tokens": limit}),
         **sampling,
-        **seeded(seed),
+        **seed_field(seed),
     }
     shown, end = 0, None
     async with aclosing(server.events("/v1/completions", body)) as events:
         async for event, _ in events:
-            chunk = server.validated(event, _Chunk)
+            chunk = server.validate(event, _Chunk)
             if chunk.error is not None:
-                raise server.refused(chunk.error, 200)
+                raise server.refusal(chunk.error, 200)
             for choice in chunk.choices[:1]:
                 if choice.text:
                     shown += 1
-                    yield Written(choice.text)
+                    yield StreamPiece(choice.text)
                 end = choice.finish_reason or end
             if end and chunk.usage is not None:
                 drawn = (chunk.usage.completion_tokens or 0) - (end == "stop")
-                yield Written("", max(0, drawn - shown), finished(end))
+                yield StreamPiece("", max(0, drawn - shown), done_reason(end))
                 return
     if end:
-        yield Written("", end=finished(end))
+        yield StreamPiece("", end=done_reason(end))
         return
-    raise server.broken("the reply ended before its last event (no finish_reason)")
+    raise server.broken_reply("the reply ended before its last event (no finish_reason)")

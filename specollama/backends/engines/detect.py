@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
 from specollama.backends.engines.base import Engine
-from specollama.backends.engines.chat_completions import models_of
-from specollama.backends.engines.client import Connection, Kind
+from specollama.backends.engines.chat_completions import list_models
+from specollama.backends.engines.client import EngineClient, EngineKind
 from specollama.backends.engines.llama_server import LlamaServer
 from specollama.backends.engines.replicas import Replicas
 from specollama.backends.engines.sglang import SGLang
@@ -16,38 +16,43 @@ from specollama.backends.engines.vllm import VLLM
 from specollama.config.endpoints import Endpoint
 from specollama.config.settings import ModelRef
 from specollama.errors import EndpointError
-from specollama.spec_decode.types import Api
+from specollama.spec_decode.types import ServerApi
 
 Client = type[VLLM] | type[SGLang] | type[TensorRTLLM] | type[LlamaServer]
 
-CLIENTS: dict[Api, Client] = {
-    Api.VLLM: VLLM,
-    Api.SGLANG: SGLang,
-    Api.TENSORRT_LLM: TensorRTLLM,
-    Api.LLAMA_SERVER: LlamaServer,
+CLIENTS: dict[ServerApi, Client] = {
+    ServerApi.VLLM: VLLM,
+    ServerApi.SGLANG: SGLang,
+    ServerApi.TENSORRT_LLM: TensorRTLLM,
+    ServerApi.LLAMA_SERVER: LlamaServer,
 }
-_OWNERS = {"vllm": Api.VLLM, "sglang": Api.SGLANG, "tensorrt_llm": Api.TENSORRT_LLM, "llamacpp": Api.LLAMA_SERVER}
+_OWNERS = {
+    "vllm": ServerApi.VLLM,
+    "sglang": ServerApi.SGLANG,
+    "tensorrt_llm": ServerApi.TENSORRT_LLM,
+    "llamacpp": ServerApi.LLAMA_SERVER,
+}
 
 
-class _Unknown(Connection):
-    kind = Kind("an engine")
+class _Unknown(EngineClient):
+    kind = EngineKind("an engine")
 
 
-async def detect(endpoint: Endpoint, environ: Mapping[str, str]) -> Api | None:
+async def detect(endpoint: Endpoint, environ: Mapping[str, str]) -> ServerApi | None:
     """Which engine answers there, by whom it says that its models are owned; None where that is none of these."""
-    async with _Unknown(endpoint.url, **endpoint.reaching(environ)) as server:
+    async with _Unknown(endpoint.url, **endpoint.connection_settings(environ)) as server:
         try:
-            listed = await models_of(server)
+            listed = await list_models(server)
         except EndpointError:
             return None
     owners = (_OWNERS.get(model.owned_by) for model in listed.values())
     return next((api for api in owners if api), None)
 
 
-async def open_engine(target: ModelRef, api: Api, environ: Mapping[str, str], stack: AsyncExitStack) -> Engine:
+async def open_engine(target: ModelRef, api: ServerApi, environ: Mapping[str, str], stack: AsyncExitStack) -> Engine:
     """The engine at the target's endpoints; `stack` closes it. Nothing is asked yet."""
     client = CLIENTS[api]
-    engines = [client(at.url, model=target.model, **at.reaching(environ)) for at in target.endpoints]
+    engines = [client(at.url, model=target.model, **at.connection_settings(environ)) for at in target.endpoints]
     for engine in engines:
         await stack.enter_async_context(engine)
     return engines[0] if len(engines) == 1 else Replicas(engines)

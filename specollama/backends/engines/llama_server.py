@@ -16,17 +16,17 @@ from pydantic import BaseModel, ConfigDict
 from specollama.backends.engines.base import (
     REPLACEMENT,
     Capabilities,
-    Drawn,
-    Draws,
-    Facts,
-    Place,
-    Request,
-    Written,
-    seeded,
+    DrawSettings,
+    EngineInfo,
+    PromptPosition,
+    SampledToken,
+    ScoringRequest,
+    StreamPiece,
+    seed_field,
 )
-from specollama.backends.engines.chat_completions import chat_stream, chat_tokens, models_of
-from specollama.backends.engines.client import Connection, Kind
-from specollama.backends.engines.detokenize import Separated
+from specollama.backends.engines.chat_completions import count_chat_tokens, list_models, stream_chat
+from specollama.backends.engines.client import EngineClient, EngineKind
+from specollama.backends.engines.detokenize import BatchDetokenizer
 from specollama.errors import ModelMissing
 from specollama.spec_decode.types import DoneReason, SamplingOptions, Token
 
@@ -71,61 +71,63 @@ class Props(BaseModel):
     total_slots: int = 1
 
 
-class LlamaServer(Connection):
+class LlamaServer(EngineClient):
     """The API of one llama-server."""
 
-    kind = Kind("llama-server")
-    can = Capabilities(renders=True, counts_prompt=True)
+    kind = EngineKind("llama-server")
+    capabilities = Capabilities(renders_chats=True, penalizes_prompt=True)
     kept_open = 2  # it gives each connection a thread, so that idle ones would starve it
 
     async def props(self) -> Props:
         return await self.get("/props", Props)
 
-    async def facts(self) -> Facts:
-        named, props, model = await models_of(self), await self.props(), self.model
+    async def info(self) -> EngineInfo:
+        named, props, model = await list_models(self), await self.props(), self.model
         if model not in (known := _names(named, props)):
             raise ModelMissing(f"{self.url} has no model {model!r} (there: {', '.join(known)})", url=self.url)
         context = props.default_generation_settings.get("n_ctx")
-        return Facts(model, props.build_info, context if isinstance(context, int) else None, props.total_slots)
+        return EngineInfo(model, props.build_info, context if isinstance(context, int) else None, props.total_slots)
 
     async def tokenize(self, text: str, *, whole: bool) -> list[int]:
         body = {"content": text, "add_special": whole, "parse_special": whole}
         return (await self.post("/tokenize", body, _Tokens)).tokens
 
-    async def spell(self, runs: Sequence[Sequence[int]]) -> list[str]:
-        return await Separated(self.tokenize, self._print).spell(runs)
+    async def detokenize(self, runs: Sequence[Sequence[int]]) -> list[str]:
+        return await BatchDetokenizer(self.tokenize, self._print).detokenize(runs)
 
     async def render(self, messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], str]:
-        prompt = await self.prompt_of(messages)
+        prompt = await self.render_prompt(messages)
         return await self.tokenize(prompt, whole=True), prompt
 
-    async def prompt_of(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    async def render_prompt(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The prompt that the server's own template makes of a chat."""
         return (await self.post("/apply-template", {"messages": list(messages)}, _Rendered)).prompt
 
-    async def chat_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
-        return await chat_tokens(self, self.model, messages)
+    async def count_chat_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
+        return await count_chat_tokens(self, self.model, messages)
 
-    async def rows(self, request: Request, draws: Draws) -> list[Drawn | None]:
-        places = request.places()
-        answers = await self.post_for_list("/completion", rows_body(places, draws), _Answer)
+    async def score_positions(self, request: ScoringRequest, draws: DrawSettings) -> list[SampledToken | None]:
+        places = request.positions()
+        answers = await self.post_for_list("/completion", score_request_body(places, draws), _Answer)
         by_index = {answer.index: answer for answer in answers}
         if len(answers) != len(places) or set(by_index) != set(range(len(places))):
-            raise self.broken(f"{len(answers)} answers to {len(places)} prompts")
+            raise self.broken_reply(f"{len(answers)} answers to {len(places)} prompts")
         return [_drawn(by_index[index]) for index in range(len(places))]
 
-    async def stream(self, place: Place, limit: int | None, draws: Draws) -> AsyncGenerator[Written, None]:
+    async def stream(
+        self, place: PromptPosition, limit: int | None, draws: DrawSettings
+    ) -> AsyncGenerator[StreamPiece, None]:
         seed = draws.seed_at(place.position)
         options = replace(draws.options, num_predict=limit or -1, stop=(), seed=seed)
         body = completion_body(list(place.tokens), options)
         async with aclosing(self._chunks(body)) as chunks:
             async for chunk in chunks:
-                yield Written(chunk.content, end=chunk.reason if chunk.stop else None)
+                yield StreamPiece(chunk.content, end=chunk.reason if chunk.stop else None)
 
     def chat(
-        self, messages: Sequence[Mapping[str, Any]], limit: int | None, draws: Draws
-    ) -> AsyncGenerator[Written, None]:
-        return chat_stream(self, self.model, messages, limit, sampling(draws.options), draws)
+        self, messages: Sequence[Mapping[str, Any]], limit: int | None, draws: DrawSettings
+    ) -> AsyncGenerator[StreamPiece, None]:
+        return stream_chat(self, self.model, messages, limit, sampling_body(draws.options), draws)
 
     async def complete(self, prompt: str, options: SamplingOptions) -> AsyncGenerator[Chunk, None]:
         """POST /completion, event by event; the last has `stop`."""
@@ -140,15 +142,15 @@ class LlamaServer(Connection):
                 yield chunk
                 if chunk.stop:
                     return
-        raise self.broken("the reply ended before its last event (no stop: true)")
+        raise self.broken_reply("the reply ended before its last event (no stop: true)")
 
     async def _print(self, tokens: Sequence[int]) -> str:
         return (await self.post("/detokenize", {"tokens": list(tokens)}, _Content)).content
 
     def _chunk(self, event: bytes, read: int) -> Chunk:
-        chunk = self.validated(event, _Event)
+        chunk = self.validate(event, _Event)
         if chunk.error is not None:
-            raise self.refused(chunk.error, 200)
+            raise self.refusal(chunk.error, 200)
         return chunk.model_copy(update={"read": read})
 
 
@@ -187,13 +189,13 @@ class _Answer(BaseModel):
     completion_probabilities: list[_Shown] = []
 
 
-def _drawn(answer: _Answer) -> Drawn | None:
+def _drawn(answer: _Answer) -> SampledToken | None:
     if not answer.tokens:
         return None
     entry = answer.completion_probabilities[0] if answer.completion_probabilities else None
     top = tuple(Token(each.token, each.logprob, each.id) for each in entry.top_logprobs) if entry else ()
     text = "" if REPLACEMENT in answer.content or entry is None else answer.content
-    return Drawn(answer.tokens[0], text, answer.stop_type == "eos", entry.logprob if entry else None, top)
+    return SampledToken(answer.tokens[0], text, answer.stop_type == "eos", entry.logprob if entry else None, top)
 
 
 def _names(listed: Mapping[str, Any], props: Props) -> list[str]:
@@ -203,7 +205,7 @@ def _names(listed: Mapping[str, Any], props: Props) -> list[str]:
     return [name for name in dict.fromkeys(names) if name]
 
 
-def sampling(options: SamplingOptions) -> dict[str, Any]:
+def sampling_body(options: SamplingOptions) -> dict[str, Any]:
     """The sampling options by llama-server's names, which are Ollama's. `seed`: what holds unless one is given."""
     return {
         "temperature": options.temperature,
@@ -226,13 +228,13 @@ def completion_body(prompt: str | list[int], options: SamplingOptions) -> dict[s
         "stream": True,
         "cache_prompt": True,
         "n_predict": options.num_predict if options.num_predict > 0 else -1,
-        **sampling(options),
+        **sampling_body(options),
         "stop": list(options.stop),
-        **seeded(options.seed),
+        **seed_field(options.seed),
     }
 
 
-def rows_body(places: Sequence[Place], draws: Draws) -> dict[str, Any]:
+def score_request_body(places: Sequence[PromptPosition], draws: DrawSettings) -> dict[str, Any]:
     """One request for all rows."""
     return {
         "prompt": [list(place.tokens) for place in places],
@@ -243,6 +245,6 @@ def rows_body(places: Sequence[Place], draws: Draws) -> dict[str, Any]:
         "id_slot": -1,
         # else each answer has the whole prompt as text, and all settings
         "response_fields": ["index", "content", "tokens", "stop_type", "completion_probabilities"],
-        **sampling(draws.options),
-        **seeded(draws.seed_of(places)),
+        **sampling_body(draws.options),
+        **seed_field(draws.request_seed(places)),
     }

@@ -10,7 +10,15 @@ from itertools import pairwise
 from time import monotonic
 from typing import Any, TypeVar
 
-from specollama.backends.engines.base import Drawn, Draws, Engine, Facts, Place, Request, Written
+from specollama.backends.engines.base import (
+    DrawSettings,
+    Engine,
+    EngineInfo,
+    PromptPosition,
+    SampledToken,
+    ScoringRequest,
+    StreamPiece,
+)
 from specollama.errors import AnotherModel, BrokenReply, EndpointError, Refused, Unreachable
 
 _Answer = TypeVar("_Answer")
@@ -45,12 +53,12 @@ class Replicas:
         self._turn = 0
         self._sample: list[int] = []
         self.url = ", ".join(engine.url for engine in engines)
-        self.can = engines[0].can
+        self.capabilities = engines[0].capabilities
 
-    async def facts(self) -> Facts:
+    async def info(self) -> EngineInfo:
         """Raises EndpointError where one serves something else; one that fails otherwise may be well later."""
         found = await asyncio.gather(*(self._look(replica) for replica in self._all))
-        there = [facts for facts in found if isinstance(facts, Facts)]
+        there = [facts for facts in found if isinstance(facts, EngineInfo)]
         if not there:
             raise next(error for error in found if isinstance(error, EndpointError))
         contexts = [facts.context_length for facts in there if facts.context_length is not None]
@@ -61,16 +69,16 @@ class Replicas:
             slots=None if None in slots else sum(number or 0 for number in slots),
         )
 
-    async def _look(self, replica: _Replica) -> Facts | EndpointError:
+    async def _look(self, replica: _Replica) -> EngineInfo | EndpointError:
         try:
             return await self._check(replica)
         except (Unreachable, Refused, BrokenReply) as error:
             self._note(replica, error)
             return error
 
-    async def _check(self, replica: _Replica) -> Facts:
+    async def _check(self, replica: _Replica) -> EngineInfo:
         """That it serves what the others do; again after each failure, when it may have been started with another."""
-        facts = await replica.engine.facts()
+        facts = await replica.engine.info()
         tokens = await replica.engine.tokenize(_SAMPLE, whole=False)
         self._sample = self._sample or tokens
         if tokens != self._sample:
@@ -82,19 +90,19 @@ class Replicas:
     async def tokenize(self, text: str, *, whole: bool) -> list[int]:
         return await self._any(lambda engine: engine.tokenize(text, whole=whole))
 
-    async def spell(self, runs: Sequence[Sequence[int]]) -> list[str]:
-        return await self._any(lambda engine: engine.spell(runs))
+    async def detokenize(self, runs: Sequence[Sequence[int]]) -> list[str]:
+        return await self._any(lambda engine: engine.detokenize(runs))
 
     async def render(self, messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], str]:
         return await self._any(lambda engine: engine.render(messages))
 
-    async def chat_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
-        return await self._any(lambda engine: engine.chat_tokens(messages))
+    async def count_chat_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
+        return await self._any(lambda engine: engine.count_chat_tokens(messages))
 
-    async def rows(self, request: Request, draws: Draws) -> list[Drawn | None]:
+    async def score_positions(self, request: ScoringRequest, draws: DrawSettings) -> list[SampledToken | None]:
         """Whole where one pass gives them all, else in as many parts as there are servers."""
-        if self.can.one_pass and draws.options.greedy:
-            return await self._any(lambda engine: engine.rows(request, draws))
+        if self.capabilities.one_pass and draws.options.greedy:
+            return await self._any(lambda engine: engine.score_positions(request, draws))
         well = self._well()
         parts = _parts(request, len(well))
         start = request.first % len(well)  # rows that are asked one by one are spread, too, each always to the same
@@ -102,19 +110,23 @@ class Replicas:
         answers = await asyncio.gather(*(self._part(replica, part, draws) for replica, part in asked))
         return [row for answer in answers for row in answer]
 
-    async def _part(self, replica: _Replica, part: Request, draws: Draws) -> list[Drawn | None]:
+    async def _part(self, replica: _Replica, part: ScoringRequest, draws: DrawSettings) -> list[SampledToken | None]:
         """By this server, or else by another one."""
-        return await self._any(lambda engine: engine.rows(part, draws), first=replica)
+        return await self._any(lambda engine: engine.score_positions(part, draws), first=replica)
 
-    def stream(self, place: Place, limit: int | None, draws: Draws) -> AsyncGenerator[Written, None]:
+    def stream(
+        self, place: PromptPosition, limit: int | None, draws: DrawSettings
+    ) -> AsyncGenerator[StreamPiece, None]:
         return self._streamed(lambda engine: engine.stream(place, limit, draws))
 
     def chat(
-        self, messages: Sequence[Mapping[str, Any]], limit: int | None, draws: Draws
-    ) -> AsyncGenerator[Written, None]:
+        self, messages: Sequence[Mapping[str, Any]], limit: int | None, draws: DrawSettings
+    ) -> AsyncGenerator[StreamPiece, None]:
         return self._streamed(lambda engine: engine.chat(messages, limit, draws))
 
-    async def _streamed(self, ask: Callable[[Engine], AsyncGenerator[Written, None]]) -> AsyncGenerator[Written, None]:
+    async def _streamed(
+        self, ask: Callable[[Engine], AsyncGenerator[StreamPiece, None]]
+    ) -> AsyncGenerator[StreamPiece, None]:
         """From the first that begins; once a text was shown another server can't take over."""
         shown = False
         for replica, last in self._in_turn():
@@ -167,7 +179,7 @@ class Replicas:
         return [replica for replica in self._all if replica.rests_until <= now] or list(self._all)
 
 
-def _parts(request: Request, servers: int) -> list[Request]:
+def _parts(request: ScoringRequest, servers: int) -> list[ScoringRequest]:
     """The rows in contiguous parts of about equal size, none empty."""
     rows = request.end - request.first
     count = min(servers, rows)

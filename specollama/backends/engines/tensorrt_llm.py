@@ -17,17 +17,23 @@ from pydantic import BaseModel
 from specollama.backends.engines.base import (
     REPLACEMENT,
     Capabilities,
-    Drawn,
-    Draws,
-    Facts,
-    Place,
-    Request,
-    Written,
+    DrawSettings,
+    EngineInfo,
+    PromptPosition,
+    SampledToken,
+    ScoringRequest,
+    StreamPiece,
     sampling_fields,
 )
-from specollama.backends.engines.chat_completions import chat_stream, chat_tokens, model_of
-from specollama.backends.engines.client import Connection, Kind
-from specollama.backends.engines.completions import Choice, Completion, completion_stream, in_prompt_order, rows_body
+from specollama.backends.engines.chat_completions import count_chat_tokens, find_model, stream_chat
+from specollama.backends.engines.client import EngineClient, EngineKind
+from specollama.backends.engines.completions import (
+    Choice,
+    Completion,
+    choices_by_prompt,
+    score_request_body,
+    stream_completion,
+)
 from specollama.errors import Refused
 from specollama.spec_decode.types import SamplingOptions
 
@@ -35,16 +41,16 @@ _SHOWN = {"logprobs": 1, "detokenize": False}
 _MARKER = re.compile(r"<\|[^|]*\|>|</?s>|<(pad|unk|bos|eos)>")  # control tokens: a reply doesn't show them
 
 
-class TensorRTLLM(Connection):
+class TensorRTLLM(EngineClient):
     """The API of one trtllm-serve."""
 
-    kind = Kind("TensorRT-LLM", "trtllm-serve MODEL")
-    can = Capabilities(spells=False, must_seed=True, lacks=frozenset({"typical_p"}))
+    kind = EngineKind("TensorRT-LLM", "trtllm-serve MODEL")
+    capabilities = Capabilities(detokenizes=False, needs_seed=True, unsupported_options=frozenset({"typical_p"}))
 
-    async def facts(self) -> Facts:
-        await model_of(self, self.model)
+    async def info(self) -> EngineInfo:
+        await find_model(self, self.model)
         version = (await self.get("/version", _Version)).version
-        return Facts(self.model, version, strips=await self._adds_a_space())
+        return EngineInfo(self.model, version, strips_leading_space=await self._adds_a_space())
 
     async def _adds_a_space(self) -> bool:
         """Whether a text begins with another token than the same word in the middle of a line would."""
@@ -59,30 +65,34 @@ class TensorRTLLM(Connection):
         added = await self._encode("")
         return tokens[len(added) :] if tokens[: len(added)] == added else tokens
 
-    async def spell(self, runs: Sequence[Sequence[int]]) -> list[str]:
+    async def detokenize(self, runs: Sequence[Sequence[int]]) -> list[str]:
         raise NotImplementedError("can.spells says so")
 
     async def render(self, messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], str]:
         raise NotImplementedError("can.renders says so")
 
-    async def chat_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
-        return await chat_tokens(self, self.model, messages)
+    async def count_chat_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
+        return await count_chat_tokens(self, self.model, messages)
 
-    async def rows(self, request: Request, draws: Draws) -> list[Drawn | None]:
-        places = request.places()
+    async def score_positions(self, request: ScoringRequest, draws: DrawSettings) -> list[SampledToken | None]:
+        places = request.positions()
         answer = await self.post(
-            "/v1/completions", rows_body(self.model, places, draws, {**sampling(draws.options), **_SHOWN}), Completion
+            "/v1/completions",
+            score_request_body(self.model, places, draws, {**sampling_body(draws.options), **_SHOWN}),
+            Completion,
         )
-        return [_drawn(choice) for choice in in_prompt_order(self, answer, len(places))]
+        return [_drawn(choice) for choice in choices_by_prompt(self, answer, len(places))]
 
-    def stream(self, place: Place, limit: int | None, draws: Draws) -> AsyncGenerator[Written, None]:
+    def stream(
+        self, place: PromptPosition, limit: int | None, draws: DrawSettings
+    ) -> AsyncGenerator[StreamPiece, None]:
         seed = draws.seed_at(place.position)
-        return completion_stream(self, self.model, place, limit, sampling(draws.options), seed)
+        return stream_completion(self, self.model, place, limit, sampling_body(draws.options), seed)
 
     def chat(
-        self, messages: Sequence[Mapping[str, Any]], limit: int | None, draws: Draws
-    ) -> AsyncGenerator[Written, None]:
-        return chat_stream(self, self.model, messages, limit, sampling(draws.options), draws)
+        self, messages: Sequence[Mapping[str, Any]], limit: int | None, draws: DrawSettings
+    ) -> AsyncGenerator[StreamPiece, None]:
+        return stream_chat(self, self.model, messages, limit, sampling_body(draws.options), draws)
 
     async def _encode(self, text: str) -> list[int]:
         try:
@@ -102,16 +112,16 @@ class _Tokens(BaseModel):
     tokens: list[int]
 
 
-def _drawn(choice: Choice) -> Drawn | None:
+def _drawn(choice: Choice) -> SampledToken | None:
     end = choice.finish_reason == "stop"
     if not choice.token_ids:
-        return Drawn(-1, end=True) if end else None
+        return SampledToken(-1, end=True) if end else None
     shown = choice.logprobs
     text = shown.tokens[0] if shown and shown.tokens else ""
     hidden = REPLACEMENT in text or _MARKER.fullmatch(text)
-    return Drawn(choice.token_ids[0], "" if hidden else text, end, shown.token_logprobs[0] if shown else None)
+    return SampledToken(choice.token_ids[0], "" if hidden else text, end, shown.token_logprobs[0] if shown else None)
 
 
-def sampling(options: SamplingOptions) -> dict[str, Any]:
+def sampling_body(options: SamplingOptions) -> dict[str, Any]:
     """The sampling options by TensorRT-LLM's names; 0 is its word for no top_k."""
     return sampling_fields(options, top_k=1 if options.greedy else max(0, options.top_k))

@@ -15,18 +15,24 @@ from pydantic import BaseModel
 from specollama.backends.engines.base import (
     REPLACEMENT,
     Capabilities,
-    Drawn,
-    Draws,
-    Facts,
-    Place,
-    Request,
-    Written,
+    DrawSettings,
+    EngineInfo,
+    PromptPosition,
+    SampledToken,
+    ScoringRequest,
+    StreamPiece,
     sampling_fields,
 )
-from specollama.backends.engines.chat_completions import chat_stream, chat_tokens, model_of
-from specollama.backends.engines.client import Connection, Kind
-from specollama.backends.engines.completions import Choice, Completion, completion_stream, in_prompt_order, rows_body
-from specollama.backends.engines.detokenize import Separated
+from specollama.backends.engines.chat_completions import count_chat_tokens, find_model, stream_chat
+from specollama.backends.engines.client import EngineClient, EngineKind
+from specollama.backends.engines.completions import (
+    Choice,
+    Completion,
+    choices_by_prompt,
+    score_request_body,
+    stream_completion,
+)
+from specollama.backends.engines.detokenize import BatchDetokenizer
 from specollama.spec_decode.types import SamplingOptions, Token
 
 _TOP = 2  # most probable tokens shown with a row: what a near-tie is told by
@@ -34,22 +40,22 @@ _SHOWN = {"logprobs": _TOP, "return_tokens_as_token_ids": True}
 _PREFIX = "token_id:"
 
 
-class VLLM(Connection):
+class VLLM(EngineClient):
     """The API of one vLLM server."""
 
-    kind = Kind("vLLM", "vllm serve MODEL")
-    can = Capabilities(renders=True, lacks=frozenset({"typical_p"}))
+    kind = EngineKind("vLLM", "vllm serve MODEL")
+    capabilities = Capabilities(renders_chats=True, unsupported_options=frozenset({"typical_p"}))
 
-    async def facts(self) -> Facts:
-        listed = await model_of(self, self.model)
-        return Facts(self.model, (await self.get("/version", _Version)).version, listed.max_model_len)
+    async def info(self) -> EngineInfo:
+        listed = await find_model(self, self.model)
+        return EngineInfo(self.model, (await self.get("/version", _Version)).version, listed.max_model_len)
 
     async def tokenize(self, text: str, *, whole: bool) -> list[int]:
         body = {"model": self.model, "prompt": text, "add_special_tokens": whole}
         return (await self.post("/tokenize", body, _Tokens)).tokens
 
-    async def spell(self, runs: Sequence[Sequence[int]]) -> list[str]:
-        return await Separated(self.tokenize, self._print).spell(runs)
+    async def detokenize(self, runs: Sequence[Sequence[int]]) -> list[str]:
+        return await BatchDetokenizer(self.tokenize, self._print).detokenize(runs)
 
     async def render(self, messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], str]:
         chat = [dict(message) for message in messages]
@@ -57,44 +63,50 @@ class VLLM(Connection):
         tokens = (await self.post("/tokenize", body, _Tokens)).tokens
         return tokens, await self._print(tokens)
 
-    async def chat_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
-        return await chat_tokens(self, self.model, messages)
+    async def count_chat_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
+        return await count_chat_tokens(self, self.model, messages)
 
-    async def rows(self, request: Request, draws: Draws) -> list[Drawn | None]:
-        places = request.places()
+    async def score_positions(self, request: ScoringRequest, draws: DrawSettings) -> list[SampledToken | None]:
+        places = request.positions()
         answer = await self.post(
-            "/v1/completions", rows_body(self.model, places, draws, {**sampling(draws.options), **_SHOWN}), Completion
+            "/v1/completions",
+            score_request_body(self.model, places, draws, {**sampling_body(draws.options), **_SHOWN}),
+            Completion,
         )
-        return [self._drawn(choice) for choice in in_prompt_order(self, answer, len(places))]
+        return [self._drawn(choice) for choice in choices_by_prompt(self, answer, len(places))]
 
-    def stream(self, place: Place, limit: int | None, draws: Draws) -> AsyncGenerator[Written, None]:
+    def stream(
+        self, place: PromptPosition, limit: int | None, draws: DrawSettings
+    ) -> AsyncGenerator[StreamPiece, None]:
         seed = draws.seed_at(place.position)
-        return completion_stream(self, self.model, place, limit, sampling(draws.options), seed)
+        return stream_completion(self, self.model, place, limit, sampling_body(draws.options), seed)
 
     def chat(
-        self, messages: Sequence[Mapping[str, Any]], limit: int | None, draws: Draws
-    ) -> AsyncGenerator[Written, None]:
-        return chat_stream(self, self.model, messages, limit, sampling(draws.options), draws)
+        self, messages: Sequence[Mapping[str, Any]], limit: int | None, draws: DrawSettings
+    ) -> AsyncGenerator[StreamPiece, None]:
+        return stream_chat(self, self.model, messages, limit, sampling_body(draws.options), draws)
 
     async def _print(self, tokens: Sequence[int]) -> str:
         body = {"model": self.model, "tokens": list(tokens)}
         return (await self.post("/detokenize", body, _Printed)).prompt
 
-    def _drawn(self, choice: Choice) -> Drawn | None:
+    def _drawn(self, choice: Choice) -> SampledToken | None:
         end = choice.finish_reason == "stop"
         shown = choice.logprobs
         if shown is None or len(shown.tokens) != 1:
-            return Drawn(-1, end=True) if end else None
+            return SampledToken(-1, end=True) if end else None
         token = self._id(shown.tokens[0])
         text = "" if REPLACEMENT in choice.text else choice.text
         best = sorted(((shown.top_logprobs or [None])[0] or {}).items(), key=lambda entry: -entry[1])
         top = tuple(Token(text if self._id(name) == token else "", logprob, self._id(name)) for name, logprob in best)
-        return Drawn(token, text, end, shown.token_logprobs[0], top[:_TOP])
+        return SampledToken(token, text, end, shown.token_logprobs[0], top[:_TOP])
 
     def _id(self, name: str) -> int:
         number = name.removeprefix(_PREFIX)
         if number == name or not number.isdigit():
-            raise self.broken(f"a token is shown as {name!r}, not as {_PREFIX}N: vLLM before 0.6 doesn't give ids")
+            raise self.broken_reply(
+                f"a token is shown as {name!r}, not as {_PREFIX}N: vLLM before 0.6 doesn't give ids"
+            )
         return int(number)
 
 
@@ -110,6 +122,6 @@ class _Printed(BaseModel):
     prompt: str
 
 
-def sampling(options: SamplingOptions) -> dict[str, Any]:
+def sampling_body(options: SamplingOptions) -> dict[str, Any]:
     """The sampling options by vLLM's names. Its penalties have no window: they count all tokens."""
     return sampling_fields(options, top_k=options.top_k if options.top_k > 0 else -1)

@@ -9,7 +9,7 @@ from specollama.backends.llama_cpp.tokenizer import import_llama
 from specollama.errors import MissingPackage, RunError
 
 
-def rendered(template: str, messages: Sequence[Mapping[str, Any]], *, begin: str, end: str) -> str:
+def render_chat(template: str, messages: Sequence[Mapping[str, Any]], *, begin: str, end: str) -> str:
     """The prompt, with the beginning of the answer. `begin` and `end`: the texts of the model's own markers.
 
     Raises RunError when the template can't make a prompt of these messages.

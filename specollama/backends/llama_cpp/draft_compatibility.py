@@ -11,7 +11,7 @@ _FIRST = 5  # the first token that has to be the same: those before it are often
 Metadata = Mapping[str, Any]
 
 
-def why_unfit(target: Metadata, draft: Metadata) -> str:
+def why_incompatible(target: Metadata, draft: Metadata) -> str:
     """llama.cpp's conditions (b10488): the same kind, begin and end markers, about the same size, the same tokens.
 
     Why they don't hold, in a line; "" where they do, as far as the metadata says.

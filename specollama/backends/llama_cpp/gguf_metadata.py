@@ -34,7 +34,7 @@ class TensorInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class GgufHeader:
     """The metadata of a file by its keys, and what it holds."""
 
     fields: dict[str, Any]
@@ -54,7 +54,7 @@ class Header:
         return sum(prod(tensor.shape) for tensor in self.tensors)
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path) -> GgufHeader:
     """Read the header of a GGUF file; `UsageError` if there is none to read."""
     try:
         with path.open("rb") as file:
@@ -68,14 +68,14 @@ def read_header(path: Path) -> Header:
         raise UsageError(f"{path} is a damaged GGUF file") from error
 
 
-def _parse(data: mmap.mmap) -> Header:
+def _parse(data: mmap.mmap) -> GgufHeader:
     cursor = _Cursor(data, len(MAGIC))
     cursor.scalar("I")  # the version: 2 and 3 read alike
     tensor_count = cursor.scalar("Q")
     field_count = cursor.scalar("Q")
     fields = {cursor.text(): cursor.value(cursor.scalar("I")) for _ in range(field_count)}
     tensors = tuple(_tensor(cursor) for _ in range(tensor_count))
-    return Header(fields, tensors, len(data), _digest(data, cursor.at))
+    return GgufHeader(fields, tensors, len(data), _digest(data, cursor.at))
 
 
 def _tensor(cursor: _Cursor) -> TensorInfo:
@@ -124,7 +124,7 @@ class _Cursor:
         if kind == _STRING:
             return self.text
         if kind == _FLOAT32:
-            return lambda: shortest(self.scalar("f"))
+            return lambda: shortest_decimal(self.scalar("f"))
         code = _SCALARS[kind]
         return lambda: self.scalar(code)
 
@@ -137,7 +137,7 @@ class _Cursor:
         return values
 
 
-def shortest(value: float) -> float:
+def shortest_decimal(value: float) -> float:
     """The decimal with the fewest digits that is this single-precision number, as Go writes it to JSON."""
     single = struct.pack("<f", value)
     for digits in range(6, 9):

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from specollama.backends.llama_cpp.gguf_metadata import refuse_unreadable
 from specollama.backends.llama_cpp.hardware import free_memory
-from specollama.backends.llama_cpp.tokenizer import import_llama, silence
+from specollama.backends.llama_cpp.tokenizer import import_llama, silence_llama_log
 from specollama.errors import RunError
 
 Logits = NDArray[np.float32]
 
-CHUNK = 128  # tokens read in one pass: a cancel takes effect between two
+PREFILL_CHUNK = 128  # tokens read in one pass: a cancel takes effect between two
 _VALUE_LIMIT = 256  # bytes of a header's value
 _HEADROOM = 256 * 2**20  # bytes for compute buffers and the rest of the process
 
@@ -33,7 +33,7 @@ class Cancelled(Exception):
     """Reading was given up between two passes."""
 
 
-class Damaged(RunError):
+class DamagedFile(RunError):
     """llama.cpp can't make anything of the file."""
 
 
@@ -50,7 +50,7 @@ class LoadOptions:
     gpu_layers: int = -1
     kv_type: str = "f16"
     mmap: bool = True
-    ubatch: int = CHUNK  # tokens; each costs compute buffer, 0.6 MB for a large vocabulary
+    ubatch: int = PREFILL_CHUNK  # tokens; each costs compute buffer, 0.6 MB for a large vocabulary
 
 
 class LlamaModel:
@@ -64,20 +64,20 @@ class LlamaModel:
         options = options or LoadOptions()
         self.path = path
         self._llama = llama = import_llama()
-        silence(llama)
+        silence_llama_log(llama)
         self._model, self._context = _open(llama, path, options), None
         try:
-            self._refuse_unfit(options)
+            self._check_memory(options)
             self._context = self._open_context(options)
         except RunError:
             self.close()
             raise
-        self._batch = llama.llama_batch_init(CHUNK, 0, 1)
+        self._batch = llama.llama_batch_init(PREFILL_CHUNK, 0, 1)
         self._memory = llama.llama_get_memory(self._context)
         self._read: list[int] = []  # tokens in the cache, by place
         self.size: int = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(self._model))
         self.context_length: int = llama.llama_n_ctx(self._context)
-        self._chunk: int = min(CHUNK, llama.llama_n_batch(self._context))  # a small context has smaller ones
+        self._chunk: int = min(PREFILL_CHUNK, llama.llama_n_batch(self._context))  # a small context has smaller ones
 
     def close(self) -> None:
         """Free the memory; done twice it does nothing."""
@@ -92,7 +92,7 @@ class LlamaModel:
     @property
     def chat_template(self) -> str:
         """The template that the file carries; "" for none."""
-        self._refuse_closed()
+        self._check_open()
         found = self._llama.llama_model_chat_template(self._model, None)
         return found.decode("utf-8", "replace") if found else ""
 
@@ -102,51 +102,51 @@ class LlamaModel:
         length = self._llama.llama_model_meta_val_str(self._model, key.encode(), buffer, _VALUE_LIMIT)
         return buffer.value.decode("utf-8", "replace") if length > 0 else ""
 
-    def known(self, tokens: list[int]) -> int:
+    def cached_tokens(self, tokens: list[int]) -> int:
         """How many of the first tokens are read already."""
         if tokens[: len(self._read)] == self._read:
             return len(self._read)
         pairs = enumerate(zip(self._read, tokens, strict=False))
         return next((place for place, (ours, asked) in pairs if ours != asked), len(tokens))
 
-    def rows(self, tokens: list[int], count: int, stopped: Callable[[], bool] = lambda: False) -> list[Logits]:
+    def logits(self, tokens: list[int], count: int, stopped: Callable[[], bool] = lambda: False) -> list[Logits]:
         """The logits after each of the last `count` tokens of the whole text; each has one number a vocabulary entry.
 
         They are llama.cpp's own memory, good until the next call. What is read already isn't read again. Raises
         Cancelled when `stopped` says so between two passes, RunError when llama.cpp fails or the model is closed.
         """
-        self._refuse_closed()
-        begin = min(self.known(tokens), len(tokens) - count)
-        self._keep(begin)
+        self._check_open()
+        begin = min(self.cached_tokens(tokens), len(tokens) - count)
+        self._truncate_cache(begin)
         while len(tokens) - begin > self._chunk:
             if stopped():
                 raise Cancelled
             length = min(self._chunk, len(tokens) - begin - count)
-            self._pass(tokens[begin : begin + length], 0)
+            self._decode(tokens[begin : begin + length], 0)
             begin += length
-        self._pass(tokens[begin:], count)
+        self._decode(tokens[begin:], count)
         places = range(len(tokens) - begin - count, len(tokens) - begin)
         found = (self._llama.llama_get_logits_ith(self._context, place) for place in places)
         return [np.ctypeslib.as_array(row, shape=(self.size,)) for row in found]
 
-    def _refuse_closed(self) -> None:
+    def _check_open(self) -> None:
         """llama.cpp would go on with memory that is free."""
         if not self._model:
             raise RunError(f"{self.path.name} was closed: other options were asked for")
 
-    def _keep(self, length: int) -> None:
+    def _truncate_cache(self, length: int) -> None:
         """Take back what was read beyond the first tokens."""
         if length < len(self._read):
             if not self._llama.llama_memory_seq_rm(self._memory, 0, length, -1):
-                self._forget()
+                self._clear_cache()
                 raise RunError(f"{self.path.name} can't take back what it has read")
             del self._read[length:]
 
-    def _forget(self) -> None:
+    def _clear_cache(self) -> None:
         self._llama.llama_memory_clear(self._memory, True)
         self._read.clear()
 
-    def _pass(self, tokens: list[int], count: int) -> None:
+    def _decode(self, tokens: list[int], count: int) -> None:
         """Read these tokens in one pass, with logits after each of the last `count`."""
         batch, begin = self._batch, len(self._read)
         if begin + len(tokens) > self.context_length:
@@ -159,11 +159,11 @@ class LlamaModel:
             batch.seq_id[place][0] = 0
             batch.logits[place] = place >= len(tokens) - count
         if self._llama.llama_decode(self._context, batch):
-            self._forget()
+            self._clear_cache()
             raise RunError(f"llama.cpp failed in a pass over {len(tokens)} tokens of {self.path.name}")
         self._read.extend(tokens)
 
-    def _refuse_unfit(self, options: LoadOptions) -> None:
+    def _check_memory(self, options: LoadOptions) -> None:
         llama = self._llama
         if llama.llama_model_is_recurrent(self._model) or llama.llama_model_is_hybrid(self._model):
             raise RunError(f"{self.path.name} is a recurrent model: it can't take back what it has read")
@@ -188,7 +188,7 @@ class LlamaModel:
         parameters = llama.llama_context_default_params()
         trained = llama.llama_model_n_ctx_train(self._model)
         parameters.n_ctx = min(options.context_length, trained) if trained > 0 else options.context_length
-        parameters.n_batch = CHUNK
+        parameters.n_batch = PREFILL_CHUNK
         parameters.n_ubatch = options.ubatch
         parameters.n_threads = options.threads or _cores()
         parameters.n_threads_batch = options.batch_threads or options.threads or _cores()
@@ -211,7 +211,7 @@ def _open(llama: Any, path: Path, options: LoadOptions) -> Any:
     if not options.mmap:
         parameters.load_mode = llama.LLAMA_LOAD_MODE_NONE
     if not (model := llama.llama_model_load_from_file(os.fsencode(path), parameters)):
-        raise Damaged(f"{path}: llama.cpp can't open it: it is damaged, or of an architecture that it doesn't know")
+        raise DamagedFile(f"{path}: llama.cpp can't open it: it is damaged, or of an architecture that it doesn't know")
     return model
 
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 _POOL = ThreadPoolExecutor(max_workers=1, thread_name_prefix="specollama-llama")
 
 
-async def do(work: Callable[[Callable[[], bool]], T]) -> T:
+async def run_on_model_thread(work: Callable[[Callable[[], bool]], T]) -> T:
     """The outcome of `work`, which can ask whether to stop: when the caller was cancelled."""
     stopped = Event()
     try:

@@ -19,11 +19,11 @@ import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from specollama.backends.llama_cpp.model import LlamaModel, LoadOptions
-from specollama.backends.timings import believed_until, in_turn, over
-from specollama.spec_decode.calibration import BINS, ENTRY, SHIFTS
+from specollama.backends.timings import has_expired, time_in_turn, valid_until
+from specollama.spec_decode.calibration import CONFIDENCE_BINS, INITIAL_EXPLORATION, LOG_ODDS_SHIFTS
 from specollama.spec_decode.reply_length import BUCKETS
 
-SIZES = (1, 8, 2, 4, 16, 3, 6, 12, 32)  # tokens in a pass, the most telling first
+PASS_SIZES = (1, 8, 2, 4, 16, 3, 6, 12, 32)  # tokens in a pass, the most telling first
 REPEATS = 3
 _LIMIT = 1.0  # seconds a model
 _ALWAYS = 2  # sizes that are timed however long it takes: a curve has a slope
@@ -34,7 +34,7 @@ _BEFORE = 32  # tokens that are there already
 _Counts = list[float]
 
 
-class ModelCosts(BaseModel):
+class ModelProfile(BaseModel):
     """Seconds of a pass by its tokens, and of a token that is read.
 
     `plain`: of a token that the model writes alone, where that isn't a pass of one: an engine's own stream. `until`:
@@ -49,18 +49,20 @@ class ModelCosts(BaseModel):
     until: float | None = None
 
 
-class Fared(BaseModel):
+class CalibrationCounts(BaseModel):
     """A drafter's calibration: accepted and tested tokens, by confidence. The rest as in calibration.Calibration."""
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 
-    hits: _Counts = Field(min_length=BINS, max_length=BINS)
-    trials: _Counts = Field(min_length=BINS, max_length=BINS)
-    shifts: _Counts = Field(default=[0.0] * len(SHIFTS), min_length=len(SHIFTS), max_length=len(SHIFTS))
-    spare: float = Field(default=ENTRY, ge=0)
+    hits: _Counts = Field(min_length=CONFIDENCE_BINS, max_length=CONFIDENCE_BINS)
+    trials: _Counts = Field(min_length=CONFIDENCE_BINS, max_length=CONFIDENCE_BINS)
+    shifts: _Counts = Field(
+        default=[0.0] * len(LOG_ODDS_SHIFTS), min_length=len(LOG_ODDS_SHIFTS), max_length=len(LOG_ODDS_SHIFTS)
+    )
+    spare: float = Field(default=INITIAL_EXPLORATION, ge=0)
 
 
-class Lengths(BaseModel):
+class ReplyLengthCounts(BaseModel):
     """The lengths of a kind of replies, as in reply_length.ReplyLengths."""
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
@@ -69,15 +71,15 @@ class Lengths(BaseModel):
     ended: _Counts = Field(min_length=BUCKETS, max_length=BUCKETS)
 
 
-class Kept(BaseModel):
+class SavedProfile(BaseModel):
     """All that is kept of a pair.
 
     `models` by their key, `drafters` by rule, temperature and name, `lengths` by the kind of request.
     """
 
-    models: dict[str, ModelCosts] = {}
-    drafters: dict[str, Fared] = {}
-    lengths: dict[str, Lengths] = {}
+    models: dict[str, ModelProfile] = {}
+    drafters: dict[str, CalibrationCounts] = {}
+    lengths: dict[str, ReplyLengthCounts] = {}
 
 
 def model_key(path: Path, options: LoadOptions) -> str:
@@ -87,30 +89,30 @@ def model_key(path: Path, options: LoadOptions) -> str:
     return hashlib.sha256(repr(said).encode()).hexdigest()[:32]
 
 
-def state_file(*keys: str, folder: Path | None = None) -> Path:
+def profile_file(*keys: str, folder: Path | None = None) -> Path:
     """Where what is known of a target and its drafts is kept: in `folder`, None: in the user's state directory."""
     name = hashlib.sha256("\n".join(keys).encode()).hexdigest()[:32]
     return (folder or platformdirs.user_state_path("specollama")) / "planner" / f"{name}.json"
 
 
-def recall(file: Path) -> tuple[Kept, str]:
+def load(file: Path) -> tuple[SavedProfile, str]:
     """What is kept, and a line about why it is not to be used; "" where there is nothing to say.
 
     Doubtful costs whose time is over are left out.
     """
     try:
-        kept, now = Kept.model_validate_json(file.read_bytes()), time()
-        believed = {key: costs for key, costs in kept.models.items() if not over(costs.until, now)}
+        kept, now = SavedProfile.model_validate_json(file.read_bytes()), time()
+        believed = {key: costs for key, costs in kept.models.items() if not has_expired(costs.until, now)}
         return kept.model_copy(update={"models": believed}), ""
     except FileNotFoundError:
-        return Kept(), ""
+        return SavedProfile(), ""
     except ValidationError:
-        return Kept(), f"{file} is damaged: measured anew"
+        return SavedProfile(), f"{file} is damaged: measured anew"
     except OSError as error:
-        return Kept(), f"{file} can't be read: {error.strerror or error}"
+        return SavedProfile(), f"{file} can't be read: {error.strerror or error}"
 
 
-def keep(kept: Kept, file: Path) -> str:
+def save(kept: SavedProfile, file: Path) -> str:
     """Write it, whole or not at all; answers a line about why that can't be done, else ""."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -126,12 +128,12 @@ def keep(kept: Kept, file: Path) -> str:
     return ""
 
 
-def measure(
+def profile_model(
     model: LlamaModel,
     text: list[int],
-    sizes: Sequence[int] = SIZES,
+    sizes: Sequence[int] = PASS_SIZES,
     repeats: int = REPEATS,
-) -> ModelCosts:
+) -> ModelProfile:
     """Time a model for a second or two on the tokens of any text, by passes of these sizes, in turn.
 
     Raises RunError when llama.cpp fails.
@@ -139,19 +141,19 @@ def measure(
     room = min(_BEFORE + _READ, model.context_length)
     text = (text * (1 + room // len(text)))[:room]
     before = text[: room // 3]
-    model.rows(text, 1)  # now the weights are in memory
+    model.logits(text, 1)  # now the weights are in memory
 
     def took(upto: int, rows: int) -> float:
-        model.rows(before, 1)
-        return _timed(partial(model.rows, text[:upto], rows))
+        model.logits(before, 1)
+        return _timed(partial(model.logits, text[:upto], rows))
 
     works = {size: partial(took, len(before) + size, size) for size in sizes if len(before) + size <= room}
-    times = in_turn(works, looks=repeats, limit=_LIMIT, always=_ALWAYS)
+    times = time_in_turn(works, looks=repeats, limit=_LIMIT, always=_ALWAYS)
     reading = [took(room, 1) for _ in range(_READINGS)]
-    return ModelCosts(
-        passes=rising({size: min(looks) for size, looks in times.items()}),
+    return ModelProfile(
+        passes=make_monotonic({size: min(looks) for size, looks in times.items()}),
         reading=min(reading) / (room - len(before)),
-        until=believed_until(*times.values(), reading),
+        until=valid_until(*times.values(), reading),
     )
 
 
@@ -162,14 +164,14 @@ def steps_in_turn(models: Sequence[LlamaModel], texts: Sequence[list[int]], look
     """
 
     def step(model: LlamaModel, text: list[int]) -> float:
-        model.rows(text[:-1], 1)
-        return _timed(lambda: model.rows(text, 1))
+        model.logits(text[:-1], 1)
+        return _timed(lambda: model.logits(text, 1))
 
     works = {place: partial(step, model, text) for place, (model, text) in enumerate(zip(models, texts, strict=True))}
-    return list(in_turn(works, looks=looks, limit=_LIMIT, always=len(works)).values())
+    return list(time_in_turn(works, looks=looks, limit=_LIMIT, always=len(works)).values())
 
 
-def rising(passes: dict[int, float]) -> dict[int, float]:
+def make_monotonic(passes: dict[int, float]) -> dict[int, float]:
     """A pass over more tokens never costs less: where it seemed to, something else was running."""
     rising, dearest = dict[int, float](), 0.0
     for size in sorted(passes):

@@ -18,16 +18,16 @@ from typing import Any
 import platformdirs
 
 from specollama.backends.llama_cpp.model import LlamaModel, LoadOptions
-from specollama.backends.llama_cpp.tokenizer import import_llama, offloads_to_gpu, silence
-from specollama.backends.timings import DOUBTED_FOR, believed_until
+from specollama.backends.llama_cpp.tokenizer import import_llama, offloads_to_gpu, silence_llama_log
+from specollama.backends.timings import DOUBTED_FOR, valid_until
 from specollama.errors import RunError
 
-QUICKER = 0.9  # of the step as it was, that a copy must stay below to be worth having
-INCREDIBLE = 10.0  # times as fast: 4 bits in place of 32 are an eighth of the bytes
-LARGEST = 2 * 2**30  # bytes of a file that is copied unasked: some ten seconds of work
+MAX_RELATIVE_STEP = 0.9  # of the step as it was, that a copy must stay below to be worth having
+MAX_CREDIBLE_RATIO = 10.0  # times as fast: 4 bits in place of 32 are an eighth of the bytes
+MAX_FILE_BYTES = 2 * 2**30  # bytes of a file that is copied unasked: some ten seconds of work
 
 
-def place(path: Path) -> Path:
+def copy_path(path: Path) -> Path:
     """Where the copy of a model is kept."""
     file = path.stat()
     said = (str(path.resolve()), file.st_size, file.st_mtime_ns)
@@ -39,28 +39,28 @@ def may_help(model: LlamaModel, options: LoadOptions) -> bool:
     """Whether a copy could be quicker: run by the processor, of another type than the copy's, and of bearable size."""
     on_gpu = options.gpu_layers != 0 and offloads_to_gpu()
     quick = model.metadata("general.file_type") == str(import_llama().LLAMA_FTYPE_MOSTLY_Q4_0)
-    return not on_gpu and not quick and model.path.stat().st_size <= LARGEST
+    return not on_gpu and not quick and model.path.stat().st_size <= MAX_FILE_BYTES
 
 
-def quicker(step: float, copied: float) -> bool:
+def is_faster(step: float, copied: float) -> bool:
     """Whether a copy is worth having, by seconds of a step as the file is and as its copy."""
-    return copied < QUICKER * step
+    return copied < MAX_RELATIVE_STEP * step
 
 
-def weighed_until(steps: Sequence[float], copied: Sequence[float], now: Callable[[], float] = time) -> float | None:
+def compared_until(steps: Sequence[float], copied: Sequence[float], now: Callable[[], float] = time) -> float | None:
     """When the two are to be weighed anew (seconds since 1970), by the looks at their steps; None: it is sound.
 
     A factor that no copy can have comes from a bad moment, too.
     """
-    if min(steps) > INCREDIBLE * min(copied):
+    if min(steps) > MAX_CREDIBLE_RATIO * min(copied):
         return now() + DOUBTED_FOR
-    return believed_until(steps, copied, now=now)
+    return valid_until(steps, copied, now=now)
 
 
-def make(path: Path, copy: Path) -> None:
+def write_copy(path: Path, copy: Path) -> None:
     """Write the copy, whole or not at all. Raises RunError with the reason when that fails."""
     llama = import_llama()
-    silence(llama)
+    silence_llama_log(llama)
     try:
         copy.parent.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(copy.parent).free < 2 * path.stat().st_size:

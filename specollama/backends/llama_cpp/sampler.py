@@ -33,10 +33,10 @@ class Sampler:
         """The token at a place, by its row of raw logits and all tokens before it (for penalties)."""
         options = self.options
         if options.greedy:
-            return int(np.argmax(penalised(logits, before, options)))
+            return int(np.argmax(apply_penalties(logits, before, options)))
         tokens, probabilities = self.distribution(logits, before)
         with np.errstate(divide="ignore"):  # at a low temperature the others' probabilities are 0
-            return int(tokens[np.argmax(np.log(probabilities) + gumbel(self.seed, position, tokens))])
+            return int(tokens[np.argmax(np.log(probabilities) + gumbel_noise(self.seed, position, tokens))])
 
     def distribution(self, logits: Logits, before: Sequence[int]) -> tuple[Tokens, Weights]:
         """The tokens that may be drawn, most probable first, and their probabilities, adding up to 1.
@@ -44,7 +44,7 @@ class Sampler:
         Raises RunError where the logits, or what penalties made of them, aren't numbers.
         """
         options = self.options
-        row = penalised(logits, before, options)
+        row = apply_penalties(logits, before, options)
         if options.greedy:
             return np.array([np.argmax(row)]), np.ones(1)
         tokens = _most_probable(row, options.top_k)
@@ -59,7 +59,7 @@ class Sampler:
         return tokens, probabilities
 
 
-def penalised(logits: Logits, before: Sequence[int], options: SamplingOptions) -> Logits:
+def apply_penalties(logits: Logits, before: Sequence[int], options: SamplingOptions) -> Logits:
     """The logits after penalties over the last `repeat_last_n` tokens (-1: all), as llama.cpp computes them."""
     if not options.penalised:
         return logits
@@ -75,7 +75,7 @@ def penalised(logits: Logits, before: Sequence[int], options: SamplingOptions) -
     return row
 
 
-def confidence(logits: Logits) -> tuple[int, float]:
+def top_token_and_probability(logits: Logits) -> tuple[int, float]:
     """The best token of a row and its probability: the softmax of the raw logits."""
     best = int(np.argmax(logits))
     return best, float(1 / np.exp(logits - logits[best]).sum(dtype=np.float64))
@@ -88,19 +88,19 @@ def log_probability(logits: Logits, tokens: Sequence[int]) -> list[float]:
     return [float(logits[token]) - best - total for token in tokens]
 
 
-def gumbel(seed: int, position: int, tokens: Tokens) -> Weights:
+def gumbel_noise(seed: int, position: int, tokens: Tokens) -> Weights:
     """Standard Gumbel noise for tokens at a place: independent of each other, always the same for the same three.
 
     A draft model with another tokenizer counts its places otherwise, from below 0 where it needs fewer tokens.
     """
     with np.errstate(over="ignore"):
-        start = _mixed(np.uint64(seed % 2**64) + np.uint64(position % 2**64) * np.uint64(0x9E3779B97F4A7C15))
-        bits = _mixed(_mixed(start ^ tokens.astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15))
+        start = _mix_bits(np.uint64(seed % 2**64) + np.uint64(position % 2**64) * np.uint64(0x9E3779B97F4A7C15))
+        bits = _mix_bits(_mix_bits(start ^ tokens.astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15))
     uniform = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) / 2.0**52
     return np.asarray(-np.log(-np.log(uniform)))
 
 
-def _mixed(bits: NDArray[np.uint64] | np.uint64) -> NDArray[np.uint64]:
+def _mix_bits(bits: NDArray[np.uint64] | np.uint64) -> NDArray[np.uint64]:
     """The finaliser of splitmix64 (Steele, Lea and Flood 2014): a bijection in which each bit moves all."""
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -13,158 +13,161 @@ import numpy as np
 from specollama.backends.llama_cpp import model_thread
 from specollama.backends.llama_cpp.model import Cancelled, LlamaModel, Logits
 from specollama.backends.llama_cpp.sampler import Sampler, log_probability
-from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
-from specollama.spec_decode.acceptance import visible
+from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
+from specollama.spec_decode.acceptance import renormalize_visible
 from specollama.spec_decode.types import (
-    Continuation,
+    AcceptanceMethod,
     Distribution,
     DoneReason,
     Draft,
-    Row,
-    Rule,
-    Scored,
+    TargetContinuation,
+    TargetRow,
+    TargetScores,
     Token,
-    Verdict,
+    VerifyResult,
 )
 
 _LARGEST_SUPPORT = 256  # tokens of a distribution that is worth writing out; beyond it the rule is match
 
 
 @dataclass(slots=True)
-class Written:
+class TokenSequence:
     """The tokens of a reply, its prompt included, in the target's vocabulary. The target adds to it."""
 
     tokens: list[int]
-    prompt: int = field(init=False)  # tokens of the prompt
+    prompt_tokens: int = field(init=False)  # tokens of the prompt
 
     def __post_init__(self) -> None:
-        self.prompt = len(self.tokens)
+        self.prompt_tokens = len(self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalTarget:
     """Route `local`: all places of a draft in one pass.
 
-    Each token is a function of the text before it and the sampler's seed, whatever was drafted. `shown`: how many of
-    the most probable tokens a row tells.
+    Each token is a function of the text before it and the sampler's seed, whatever was drafted. `top_count`: how many
+    of the most probable tokens a row tells.
     """
 
     model: LlamaModel
-    vocabulary: LlamaVocabulary
-    path: Written
+    vocabulary: LlamaTokenizer
+    sequence: TokenSequence
     sampler: Sampler
-    rule: Rule
-    shown: int = 2
+    rule: AcceptanceMethod
+    top_count: int = 2
 
-    async def score(self, draft: Draft) -> Scored:
-        return await model_thread.do(partial(self._score, draft))
+    async def score(self, draft: Draft) -> TargetScores:
+        return await model_thread.run_on_model_thread(partial(self._score, draft))
 
-    async def commit(self, verdict: Verdict, limit: int | None) -> Continuation:
-        self.path.tokens.extend(self._id(emitted.token) for emitted in verdict.emitted)
+    async def commit(self, verdict: VerifyResult, limit: int | None) -> TargetContinuation:
+        self.sequence.tokens.extend(self._id(emitted.token) for emitted in verdict.emitted)
         if verdict.hidden:
-            return await model_thread.do(partial(self._write, limit))
-        return self._written("", 0, None)
+            return await model_thread.run_on_model_thread(partial(self._decode_character, limit))
+        return self._continuation("", 0, None)
 
-    async def stream(self, limit: int | None) -> AsyncGenerator[Token | Continuation, None]:
+    async def stream(self, limit: int | None) -> AsyncGenerator[Token | TargetContinuation, None]:
         hidden = 0  # tokens of characters that took several, but for one of each
         while limit is None or limit > 0:
-            written = await model_thread.do(partial(self._write, limit))
+            written = await model_thread.run_on_model_thread(partial(self._decode_character, limit))
             for token in written.tokens:
                 yield token
             hidden += written.sampled - len(written.tokens)
             if written.end:
-                yield Continuation(sampled=hidden, end=written.end, why=written.why)
+                yield TargetContinuation(sampled=hidden, end=written.end, reason=written.reason)
                 return
             limit = None if limit is None else limit - written.sampled
-        yield Continuation(sampled=hidden, end=DoneReason.LENGTH)
+        yield TargetContinuation(sampled=hidden, end=DoneReason.LENGTH)
 
     @property
-    def _full(self) -> bool:
-        return len(self.path.tokens) >= self.model.context_length
+    def _is_full(self) -> bool:
+        return len(self.sequence.tokens) >= self.model.context_length
 
-    def _score(self, draft: Draft, stopped: Callable[[], bool]) -> Scored:
-        tokens = self.path.tokens
+    def _score(self, draft: Draft, stopped: Callable[[], bool]) -> TargetScores:
+        tokens = self.sequence.tokens
         room = self.model.context_length - len(tokens)
-        drafted = self._aligned(draft)[: max(0, room)]
-        read = len(tokens) - 1 - min(self.model.known(tokens), len(tokens) - 1)
+        drafted = self._retokenized(draft)[: max(0, room)]
+        read = len(tokens) - 1 - min(self.model.cached_tokens(tokens), len(tokens) - 1)
         with suppress(Cancelled):
-            logits = self.model.rows([*tokens, *(token for token, _ in drafted)], len(drafted) + 1, stopped)
-            return Scored(self._rows(drafted, logits), asked=len(drafted) + 1, read=read)
-        return Scored({})  # nobody waits for it any more
+            logits = self.model.logits([*tokens, *(token for token, _ in drafted)], len(drafted) + 1, stopped)
+            return TargetScores(self._rows(drafted, logits), rows_requested=len(drafted) + 1, prefilled_tokens=read)
+        return TargetScores({})  # nobody waits for it any more
 
-    def _rows(self, drafted: list[tuple[int, str]], logits: Sequence[Logits]) -> dict[int, Row]:
+    def _rows(self, drafted: list[tuple[int, str]], logits: Sequence[Logits]) -> dict[int, TargetRow]:
         """The rows as far as they follow what the target agrees with; all of them under REJECTION."""
-        rows, offset, before = dict[int, Row](), 0, list(self.path.tokens)
+        rows, offset, before = dict[int, TargetRow](), 0, list(self.sequence.tokens)
         for row, (token, text) in zip(logits, [*drafted, (-1, "")], strict=True):
-            chosen = self.sampler.draw(row, before, len(before) - self.path.prompt)
+            chosen = self.sampler.draw(row, before, len(before) - self.sequence.prompt_tokens)
             rows[offset] = self._row(chosen, row, before)
             # Two tokens may print the same: rows beyond would follow the one that wasn't drawn.
-            parted = chosen != token and self.vocabulary.shown(chosen) == text
-            if parted or (chosen != token and self.rule is not Rule.REJECTION):
+            parted = chosen != token and self.vocabulary.display_text(chosen) == text
+            if parted or (chosen != token and self.rule is not AcceptanceMethod.REJECTION):
                 break
             before.append(token)
             offset += len(text)
         return rows
 
-    def _row(self, chosen: int, logits: Logits, before: Sequence[int]) -> Row:
-        if self.vocabulary.ends(chosen):
-            return Row(None, end=True)
-        text = self.vocabulary.whole(chosen)
+    def _row(self, chosen: int, logits: Logits, before: Sequence[int]) -> TargetRow:
+        if self.vocabulary.is_end(chosen):
+            return TargetRow(None, end=True)
+        text = self.vocabulary.token_text(chosen)
         if not text:
-            return Row(None, p=self._distribution(logits, before))
-        best = most_probable(logits, self.shown)
+            return TargetRow(None, p=self._distribution(logits, before))
+        best = most_probable(logits, self.top_count)
         found = log_probability(logits, [chosen, *best])
         top = tuple(
-            Token(self.vocabulary.shown(token), logprob, token) for token, logprob in zip(best, found[1:], strict=True)
+            Token(self.vocabulary.display_text(token), logprob, token)
+            for token, logprob in zip(best, found[1:], strict=True)
         )
-        return Row(Token(text, found[0], chosen), top=top, p=self._distribution(logits, before))
+        return TargetRow(Token(text, found[0], chosen), top=top, p=self._distribution(logits, before))
 
     def _distribution(self, logits: Logits, before: Sequence[int]) -> Distribution | None:
         return (
             rejection_distribution(self.sampler, self.vocabulary, logits, before)
-            if self.rule is Rule.REJECTION
+            if self.rule is AcceptanceMethod.REJECTION
             else None
         )
 
-    def _write(self, limit: int | None, stopped: Callable[[], bool]) -> Continuation:
+    def _decode_character(self, limit: int | None, stopped: Callable[[], bool]) -> TargetContinuation:
         """The target's next character, however many tokens it takes."""
         decoder, text, sampled = codecs.getincrementaldecoder("utf-8")("replace"), "", 0
-        tokens = self.path.tokens
-        while not self._full and (limit is None or sampled < limit) and not stopped():
-            row = self.model.rows(tokens, 1, stopped)[0]
-            chosen = self.sampler.draw(row, tokens, len(tokens) - self.path.prompt)
-            if self.vocabulary.ends(chosen):
-                return self._written(text + decoder.decode(b"", True), sampled, DoneReason.STOP)
+        tokens = self.sequence.tokens
+        while not self._is_full and (limit is None or sampled < limit) and not stopped():
+            row = self.model.logits(tokens, 1, stopped)[0]
+            chosen = self.sampler.draw(row, tokens, len(tokens) - self.sequence.prompt_tokens)
+            if self.vocabulary.is_end(chosen):
+                return self._continuation(text + decoder.decode(b"", True), sampled, DoneReason.STOP)
             tokens.append(chosen)
             sampled += 1
-            text += decoder.decode(self.vocabulary.piece(chosen))
+            text += decoder.decode(self.vocabulary.token_bytes(chosen))
             if text and not decoder.getstate()[0]:
-                return self._written(text, sampled, None)
-        return self._written(text, sampled, DoneReason.LENGTH)  # without the beginning of a character, as servers do
+                return self._continuation(text, sampled, None)
+        return self._continuation(
+            text, sampled, DoneReason.LENGTH
+        )  # without the beginning of a character, as servers do
 
-    def _written(self, text: str, sampled: int, end: DoneReason | None) -> Continuation:
+    def _continuation(self, text: str, sampled: int, end: DoneReason | None) -> TargetContinuation:
         tokens = (Token(text),) if text else ()
-        if self._full and end is not DoneReason.STOP:
-            return Continuation(tokens, sampled, end=DoneReason.LENGTH, why=self._why_full)
-        return Continuation(tokens, sampled, end=end)
+        if self._is_full and end is not DoneReason.STOP:
+            return TargetContinuation(tokens, sampled, end=DoneReason.LENGTH, reason=self._why_full)
+        return TargetContinuation(tokens, sampled, end=end)
 
     @property
     def _why_full(self) -> str:
         """A server would go on without the beginning of the text; nothing is dropped here."""
         return f"the context of {self.model.context_length} tokens is full: give a larger num_ctx"
 
-    def _aligned(self, draft: Draft) -> list[tuple[int, str]]:
+    def _retokenized(self, draft: Draft) -> list[tuple[int, str]]:
         """The draft in the target's tokens, with their texts; up to the first that has none of its own.
 
         And as far as they spell the draft.
         """
-        if self.rule is Rule.REJECTION:
+        if self.rule is AcceptanceMethod.REJECTION:
             return self._aligned_singly(draft)
         ids = [token.id for token in draft.tokens if token.id is not None]
         if len(ids) < len(draft.tokens):  # by text, or of a draft model with another tokenizer
-            ids = self.vocabulary.within(draft.text)
+            ids = self.vocabulary.encode_continuation(draft.text)
         aligned, rest = list[tuple[int, str]](), draft.text
-        for token, text in zip(ids, map(self.vocabulary.whole, ids), strict=True):
+        for token, text in zip(ids, map(self.vocabulary.token_text, ids), strict=True):
             if not (text and rest.startswith(text)):
                 break
             aligned.append((token, text))
@@ -179,25 +182,25 @@ class LocalTarget:
         """
         aligned = list[tuple[int, str]]()
         for drafted in draft.tokens:
-            token = self.vocabulary.ids.get(drafted.text) if drafted.id is None else drafted.id
-            if token is None or self.vocabulary.whole(token) != drafted.text:
+            token = self.vocabulary.id_by_text.get(drafted.text) if drafted.id is None else drafted.id
+            if token is None or self.vocabulary.token_text(token) != drafted.text:
                 break
             aligned.append((token, drafted.text))
         return aligned
 
     def _id(self, token: Token) -> int:
-        return token.id if token.id is not None else self.vocabulary.ids[token.text]
+        return token.id if token.id is not None else self.vocabulary.id_by_text[token.text]
 
 
 def rejection_distribution(
-    sampler: Sampler, vocabulary: LlamaVocabulary, logits: Logits, before: Sequence[int]
+    sampler: Sampler, vocabulary: LlamaTokenizer, logits: Logits, before: Sequence[int]
 ) -> Distribution | None:
     """What is drawn from, by text, given that the draw has one; None where that can't be written out."""
     tokens, probabilities = sampler.distribution(logits, before)
     if len(tokens) > _LARGEST_SUPPORT:
         return None
-    shown = [Token("" if vocabulary.ends(int(token)) else vocabulary.whole(int(token))) for token in tokens]
-    return visible(shown, probabilities.tolist(), vocabulary.distinct)
+    shown = [Token("" if vocabulary.is_end(int(token)) else vocabulary.token_text(int(token))) for token in tokens]
+    return renormalize_visible(shown, probabilities.tolist(), vocabulary.unambiguous_texts)
 
 
 def most_probable(logits: Logits, count: int) -> list[int]:

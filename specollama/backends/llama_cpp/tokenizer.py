@@ -27,13 +27,13 @@ _LONG_TEXT = 2048  # characters, from which tokenising a text again and again is
 _PIECE_LIMIT = 1024  # bytes; the longest pieces of known vocabularies have a few hundred
 
 
-def cached(url: str, digest: str) -> Path:
+def cache_path(url: str, digest: str) -> Path:
     """Where the vocabulary of a model is kept; a server's word for a digest counts for that server alone."""
     server = hashlib.sha256(url.encode()).hexdigest()[:16]
     return platformdirs.user_cache_path("specollama") / "vocabularies" / server / f"{digest}.gguf"
 
 
-def write(model_info: Mapping[str, Any], path: Path) -> None:
+def write_vocabulary_file(model_info: Mapping[str, Any], path: Path) -> None:
     """Write the tokenizer part of a verbose `model_info` as a GGUF without weights.
 
     Raises RunError when the server left the vocabulary out, MissingPackage without the package gguf.
@@ -108,7 +108,7 @@ def _advice(package: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Root:
+class _CachedPrefix:
     """A beginning that many texts have in common, up to the control token `marker` and with it, and its tokens."""
 
     head: str
@@ -116,7 +116,7 @@ class _Root:
     ids: tuple[int, ...]
 
 
-class LlamaVocabulary:
+class LlamaTokenizer:
     """A tokenizer of llama.cpp (alignment.Vocabulary). Close it with `close`.
 
     Raises MissingPackage without llama-cpp-python, RunError when llama.cpp can't read the file.
@@ -124,7 +124,7 @@ class LlamaVocabulary:
 
     def __init__(self, path: Path) -> None:
         self._llama = llama = import_llama()
-        silence(llama)
+        silence_llama_log(llama)
         parameters = llama.llama_model_default_params()
         parameters.vocab_only = True
         self._model = llama.llama_model_load_from_file(os.fsencode(path), parameters)
@@ -134,8 +134,8 @@ class LlamaVocabulary:
         size = llama.llama_vocab_n_tokens(self._vocab)
         self._pieces = [self._piece(token) for token in range(size)]
         self._shown = [_prefix(piece).decode() for piece in self._pieces]
-        self.distinct = _distinct(self._pieces, self._shown)
-        self._root: _Root | None = None
+        self.unambiguous_texts = _distinct(self._pieces, self._shown)
+        self._root: _CachedPrefix | None = None
         self.adds_begin_marker = bool(llama.llama_vocab_get_add_bos(self._vocab))
 
     def close(self) -> None:
@@ -144,13 +144,13 @@ class LlamaVocabulary:
             self._model = None
 
     @property
-    def begin_marker(self) -> str:
+    def bos_text(self) -> str:
         """The text of the begin marker; "" when the model has none."""
         token = self._llama.llama_vocab_bos(self._vocab)
         return "" if token < 0 else self._piece(token, special=True).decode("utf-8", "replace")
 
     @property
-    def end_marker(self) -> str:
+    def eos_text(self) -> str:
         """The text of the token that ends a text; "" when the model has none."""
         token = self._llama.llama_vocab_eos(self._vocab)
         return "" if token < 0 else self._piece(token, special=True).decode("utf-8", "replace")
@@ -161,18 +161,18 @@ class LlamaVocabulary:
             return self._root.ids + self._tokenise(self._root.marker + text[len(self._root.head) :], whole=False)[1:]
         ids = self._tokenise(text, whole=True)
         if len(text) >= _LONG_TEXT:
-            self._remember(text, ids)
+            self._encode_with_cached_prefix(text, ids)
         return ids
 
-    def fragment(self, text: str) -> list[int]:
+    def encode_fragment(self, text: str) -> list[int]:
         """The tokens of a piece of text by itself: without a begin marker."""
         return list(self._tokenise(text, whole=False))
 
-    def within(self, text: str) -> list[int]:
+    def encode_continuation(self, text: str) -> list[int]:
         """The tokens of a piece of text that others come before: without the space that some models begin with."""
-        before, both = self.fragment("\n"), self.fragment(f"\n{text}")
+        before, both = self.encode_fragment("\n"), self.encode_fragment(f"\n{text}")
         apart = both[: len(before)] == before  # else the line break became one token with what follows
-        return both[len(before) :] if apart else self.fragment(text)
+        return both[len(before) :] if apart else self.encode_fragment(text)
 
     def _tokenise(self, text: str, *, whole: bool) -> tuple[int, ...]:
         """`whole`: a begin marker is added where the model wants one."""
@@ -186,7 +186,7 @@ class LlamaVocabulary:
             raise RunError("llama.cpp can't tokenise the text")
         return tuple(tokens[:count])
 
-    def _remember(self, text: str, ids: tuple[int, ...]) -> None:
+    def _encode_with_cached_prefix(self, text: str, ids: tuple[int, ...]) -> None:
         """llama.cpp cuts a text at its control tokens first, so that what follows one is tokenised by itself.
 
         Kept only where that is seen to give the same tokens.
@@ -199,35 +199,35 @@ class LlamaVocabulary:
         if place < 0:
             return
         head = text[: place + len(marker)]
-        root = _Root(head, marker, self._tokenise(head, whole=True))
+        root = _CachedPrefix(head, marker, self._tokenise(head, whole=True))
         if root.ids + self._tokenise(marker + text[len(head) :], whole=False)[1:] == ids:
             self._root = root
 
-    def shown(self, token: int) -> str:
+    def display_text(self, token: int) -> str:
         return self._shown[token]
 
-    def tokens(self) -> list[str]:
+    def all_texts(self) -> list[str]:
         """What each token prints, by id."""
         return self._shown
 
-    def piece(self, token: int) -> bytes:
+    def token_bytes(self, token: int) -> bytes:
         """The bytes of a token, which may be a part of a character; none for control tokens."""
         return self._pieces[token]
 
-    def whole(self, token: int) -> str:
+    def token_text(self, token: int) -> str:
         """The text of a token that is whole characters; "" for any other."""
         return self._shown[token] if len(self._shown[token].encode()) == len(self._pieces[token]) else ""
 
-    def ends(self, token: int) -> bool:
+    def is_end(self, token: int) -> bool:
         """Whether a reply is over with this token."""
         return bool(self._llama.llama_vocab_is_eog(self._vocab, token))
 
     @cached_property
-    def ids(self) -> dict[str, int]:
+    def id_by_text(self) -> dict[str, int]:
         """The tokens by their text, of those whose text is theirs alone."""
-        return {text: token for token, text in enumerate(self._shown) if text in self.distinct}
+        return {text: token for token, text in enumerate(self._shown) if text in self.unambiguous_texts}
 
-    def markers(self, text: str) -> tuple[str, ...]:
+    def control_tokens_in(self, text: str) -> tuple[str, ...]:
         """The control tokens in a text, as they are written there, each once."""
         control = (token for token in self.encode(text) if self._llama.llama_vocab_is_control(self._vocab, token))
         return tuple(dict.fromkeys(self._piece(token, special=True).decode("utf-8", "replace") for token in control))
@@ -256,7 +256,7 @@ def _distinct(pieces: list[bytes], shown: list[str]) -> frozenset[str]:
     return frozenset(text for text in whole if text and times[text] == 1 and "\ufffd" not in text)
 
 
-def silence(llama: Any) -> None:
+def silence_llama_log(llama: Any) -> None:
     """llama.cpp logs each key that it reads to stderr."""
     llama.llama_log_set(_quiet(llama), ctypes.c_void_p(0))
 

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 import httpx
 from pydantic import ValidationError
 
-from specollama.backends.http import CONNECT_TIMEOUT, IDLE_TIMEOUT, certificates, outside, translated
+from specollama.backends.http import CONNECT_TIMEOUT, IDLE_TIMEOUT, is_remote, map_httpx_errors, ssl_context
 from specollama.backends.ollama.schema import (
     ChatReply,
     GenerateReply,
@@ -25,7 +25,7 @@ from specollama.backends.ollama.schema import (
     VersionReply,
     Wire,
 )
-from specollama.backends.ollama.surrogate_pairs import Mender
+from specollama.backends.ollama.surrogate_pairs import SurrogateJoiner
 from specollama.errors import BrokenReply, EndpointError, ModelMissing, Refused
 
 _Wire = TypeVar("_Wire", bound=Wire)
@@ -56,8 +56,8 @@ class OllamaServer:
             headers={"Authorization": f"Bearer {token}"} if token else None,
             timeout=httpx.Timeout(idle_timeout, connect=connect_timeout),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=30),
-            verify=certificates(),
-            trust_env=outside(self.url),  # a proxy for the outside can't reach this machine's own
+            verify=ssl_context(),
+            trust_env=is_remote(self.url),  # a proxy for the outside can't reach this machine's own
             transport=transport,
         )
 
@@ -90,7 +90,7 @@ class OllamaServer:
         """POST /api/chat, chunk by chunk; the last is `done`."""
         return self._stream("/api/chat", body | {"stream": True}, ChatReply)
 
-    async def pass_on(self, path: str, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+    async def forward(self, path: str, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """POST: the JSON objects of the answer as they come, with all that they hold; the last is `done`.
 
         Where `stream` is false there is one, done or not.
@@ -99,7 +99,7 @@ class OllamaServer:
             async for line, status in lines:
                 chunk = self._object(line)
                 if "error" in chunk:
-                    raise self._complaint(chunk["error"], status)
+                    raise self._mid_reply_error(chunk["error"], status)
                 yield chunk
                 if chunk.get("done") or body.get("stream") is False:
                     return
@@ -151,7 +151,7 @@ class OllamaServer:
         self, path: str, body: dict[str, Any], wire: type[_Wire], sent: asyncio.Event | None = None
     ) -> _Wire:
         with self._translated():
-            response = await self._http.post(path, json=body, extensions=_telling(sent) if sent else None)
+            response = await self._http.post(path, json=body, extensions=_signal_when_sent(sent) if sent else None)
         return self._parsed(response, wire)
 
     async def _stream(self, path: str, body: dict[str, Any], wire: type[_Reply]) -> AsyncGenerator[_Reply, None]:
@@ -159,7 +159,7 @@ class OllamaServer:
             async for line, status in lines:
                 chunk = self._validated(line, wire)
                 if chunk.error is not None:
-                    raise self._complaint(chunk.error, status)
+                    raise self._mid_reply_error(chunk.error, status)
                 yield chunk
                 if chunk.done:
                     return
@@ -172,14 +172,14 @@ class OllamaServer:
                 if response.is_error:
                     await response.aread()
                     raise self._refused(response)
-                mender = Mender()
+                mender = SurrogateJoiner()
                 async for line in _lines(response.aiter_bytes()):
-                    yield mender.mend(line), response.status_code
+                    yield mender.join(line), response.status_code
 
     def _parsed(self, response: httpx.Response, wire: type[_Wire]) -> _Wire:
         if response.is_error:
             raise self._refused(response)
-        return self._validated(Mender().mend(response.content), wire)
+        return self._validated(SurrogateJoiner().join(response.content), wire)
 
     def _validated(self, body: bytes, wire: type[_Wire]) -> _Wire:
         try:
@@ -197,12 +197,12 @@ class OllamaServer:
             return chunk
         raise self._broken(f"the answer isn't what Ollama sends: {line[:60].decode('utf-8', 'replace')!r}")
 
-    def _complaint(self, error: Any, status: int) -> Refused:
+    def _mid_reply_error(self, error: Any, status: int) -> Refused:
         """An error in the middle of a reply."""
-        return Refused(f"{self.url}: {_said(error)}", url=self.url, status=status, said=_in_full(error))
+        return Refused(f"{self.url}: {_error_line(error)}", url=self.url, status=status, said=_raw_error(error))
 
     def _refused(self, response: httpx.Response) -> EndpointError:
-        message, said = f"{self.url}: {_error_text(response)}", _in_full(_error(response))
+        message, said = f"{self.url}: {_error_text(response)}", _raw_error(_error(response))
         if response.status_code == 404 and response.headers.get("content-type", "").startswith("application/json"):
             return ModelMissing(message, url=self.url, said=said)
         if response.status_code in (401, 403):
@@ -213,10 +213,10 @@ class OllamaServer:
         return BrokenReply(f"{self.url}: {what}", url=self.url)
 
     def _translated(self) -> AbstractContextManager[None]:
-        return translated(self.url, self.source, "is Ollama running there? (`ollama serve`)")
+        return map_httpx_errors(self.url, self.source, "is Ollama running there? (`ollama serve`)")
 
 
-def _telling(sent: asyncio.Event) -> dict[str, Any]:
+def _signal_when_sent(sent: asyncio.Event) -> dict[str, Any]:
     """Sets the event when the body is written, or a connection has to be made first: others needn't wait for that."""
 
     async def trace(event: str, info: dict[str, Any]) -> None:
@@ -228,7 +228,7 @@ def _telling(sent: asyncio.Event) -> dict[str, Any]:
 
 def _error_text(response: httpx.Response) -> str:
     """What an error answer says; the status where it says nothing."""
-    return _said(_error(response)) or f"HTTP {response.status_code} {response.reason_phrase}".strip()
+    return _error_line(_error(response)) or f"HTTP {response.status_code} {response.reason_phrase}".strip()
 
 
 def _error(response: httpx.Response) -> Any:
@@ -239,12 +239,12 @@ def _error(response: httpx.Response) -> Any:
         return None
 
 
-def _in_full(error: Any) -> str:
+def _raw_error(error: Any) -> str:
     """An `error` as it came: a client of a client may read it by machine."""
     return error if isinstance(error, str) else "" if error is None else json.dumps(error)
 
 
-def _said(error: Any) -> str:
+def _error_line(error: Any) -> str:
     """Ollama's `error` on one line. It may hold the engine's own JSON once more."""
     if isinstance(error, str) and error.startswith("{"):
         with suppress(ValueError):

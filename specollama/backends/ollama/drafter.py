@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from specollama.backends.ollama.client import OllamaServer
-from specollama.backends.ollama.request_bodies import Requests
+from specollama.backends.ollama.request_bodies import RequestTemplate
 from specollama.backends.ollama.schema import TOP_LOGPROBS_LIMIT, Logprob
-from specollama.backends.ollama.target import REPLACEMENT, Note, top_tokens, unnoted
-from specollama.spec_decode.acceptance import position_seed, visible
+from specollama.backends.ollama.target import REPLACEMENT, ReplyObserver, top_tokens, unnoted
+from specollama.spec_decode.acceptance import position_seed, renormalize_visible
 from specollama.spec_decode.interfaces import Drafter
-from specollama.spec_decode.retokenization import Vocabulary, retokenised
-from specollama.spec_decode.sampler_support import certain, support
-from specollama.spec_decode.types import Distribution, Draft, Rule, Token, Verdict
+from specollama.spec_decode.retokenization import Tokenizer, retokenize_draft
+from specollama.spec_decode.sampler_support import restrict_to_shown, support
+from specollama.spec_decode.types import AcceptanceMethod, Distribution, Draft, Token, VerifyResult
 
 
 class OllamaDrafter:
@@ -26,16 +26,20 @@ class OllamaDrafter:
     def __init__(
         self,
         server: OllamaServer,
-        requests: Requests,
+        requests: RequestTemplate,
         *,
-        rule: Rule,
+        rule: AcceptanceMethod,
         seed: int,
-        vocabulary: Vocabulary | None = None,
+        vocabulary: Tokenizer | None = None,
         row_tokens: int = 1,
-        note: Note = unnoted,
+        note: ReplyObserver = unnoted,
     ) -> None:
-        sampled = rule is Rule.REJECTION
-        options = certain(requests.options, TOP_LOGPROBS_LIMIT) if sampled else replace(requests.options, temperature=0)
+        sampled = rule is AcceptanceMethod.REJECTION
+        options = (
+            restrict_to_shown(requests.options, TOP_LOGPROBS_LIMIT)
+            if sampled
+            else replace(requests.options, temperature=0)
+        )
         self._server = server
         self._requests = replace(requests, options=options)
         self._seed = seed
@@ -61,7 +65,7 @@ class OllamaDrafter:
             q.append(distribution)
         return Draft(tuple(tokens), tuple(q))
 
-    def learn(self, verdict: Verdict) -> None:
+    def learn(self, verdict: VerifyResult) -> None:
         """The model learns nothing from one round to the next."""
 
     def _drawn(self, entry: Logprob) -> tuple[bool, Distribution | None]:
@@ -76,17 +80,17 @@ class OllamaDrafter:
         probabilities = support(top, self._requests.options)
         if self._vocabulary is None or probabilities is None:
             return True, None
-        distribution = visible(top, probabilities, self._vocabulary.distinct)
+        distribution = renormalize_visible(top, probabilities, self._vocabulary.unambiguous_texts)
         if distribution is None:
             return True, None
         listed = any(token.text == entry.token and token.logprob == entry.logprob for token in top)
         return listed and entry.token in distribution, distribution
 
 
-class RetokenisedDrafter:
+class RetokenizingDrafter:
     """A drafter with another tokenizer, its drafts put into the target's tokens."""
 
-    def __init__(self, drafter: Drafter, vocabulary: Vocabulary) -> None:
+    def __init__(self, drafter: Drafter, vocabulary: Tokenizer) -> None:
         self._drafter = drafter
         self._vocabulary = vocabulary
 
@@ -94,8 +98,8 @@ class RetokenisedDrafter:
         draft = await self._drafter.propose(text, count + 1)  # of which the last is left out
         if not draft.tokens:
             return draft
-        texts = retokenised(text, draft.text, self._vocabulary)
+        texts = retokenize_draft(text, draft.text, self._vocabulary)
         return Draft(tuple(Token(shown) for shown in texts[:count]), source=draft.source)
 
-    def learn(self, verdict: Verdict) -> None:
+    def learn(self, verdict: VerifyResult) -> None:
         self._drafter.learn(verdict)

@@ -22,11 +22,11 @@ from specollama.backends.ollama.schema import PASSED_ON_OPTIONS, ListedModel, Sh
 from specollama.errors import EndpointError
 from specollama.spec_decode.types import SamplingOptions
 
-DEVELOPMENT = (0, 0, 0)  # what a server built from source calls itself
+DEVELOPMENT_VERSION = (0, 0, 0)  # what a server built from source calls itself
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ModelInfo:
     """A model as its server describes it. `digest` is hexadecimal; "" when the server doesn't list the model."""
 
     name: str
@@ -57,7 +57,7 @@ class Model:
         return not self._before(0, 12, 11)
 
     @property
-    def renders(self) -> bool:
+    def renders_prompts(self) -> bool:
         """Whether it tells what prompt it makes of a chat; an older one would answer the chat instead."""
         return not self._before(0, 11, 5)
 
@@ -67,20 +67,20 @@ class Model:
         return 2 if self.has_logprobs and self._before(0, 15, 5) else 1
 
     @property
-    def sampler_known(self) -> bool:
+    def has_known_sampler(self) -> bool:
         """Whether the sampler works in llama.cpp's order, with nothing added by the model's own file."""
         own = any(key.startswith("general.sampling.") for key in self.show.model_info)
         return not self._before(0, 30) and self.show.details.format != "safetensors" and not own
 
     @property
-    def thinks(self) -> bool:
+    def can_think(self) -> bool:
         return "thinking" in self.show.capabilities
 
     @property
-    def remote(self) -> bool:
+    def is_remote(self) -> bool:
         return bool(self.show.remote_host) or self.name.endswith((":cloud", "-cloud"))
 
-    def speculates_itself(self, options: Mapping[str, Any]) -> bool:
+    def speculates_natively(self, options: Mapping[str, Any]) -> bool:
         """Whether its server drafts for it: its rows then have holes. `options`: those in effect.
 
         Ollama drafts 4 tokens where the Modelfile has a DRAFT, else none; `draft_num_predict` wins over both.
@@ -90,13 +90,13 @@ class Model:
         return re.search(r"^DRAFT\s", self.show.modelfile, re.MULTILINE) is not None
 
     def _before(self, *version: int) -> bool:
-        return self.version != DEVELOPMENT and self.version < version
+        return self.version != DEVELOPMENT_VERSION and self.version < version
 
 
-async def describe(server: OllamaServer, name: str) -> Model:
+async def fetch_model_info(server: OllamaServer, name: str) -> ModelInfo:
     """Ask a server about a model. Raises ModelMissing with near names, or another EndpointError."""
     version, show, listed = await asyncio.gather(server.version(), server.show(name), server.tags())
-    return Model(name, server, parsed_version(version), show, _digest(name, listed))
+    return ModelInfo(name, server, parsed_version(version), show, _digest(name, listed))
 
 
 def parsed_version(text: str) -> tuple[int, ...]:
@@ -137,12 +137,12 @@ def _digest(name: str, listed: list[ListedModel]) -> str:
     return digest if re.fullmatch("[0-9a-fA-F]*", digest) else ""  # it names files: nothing else may come in
 
 
-def passed_on(requested: Mapping[str, Any]) -> dict[str, Any]:
+def forwarded_options(requested: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the requested options that go into every request as they are; unset ones are left out."""
     return {name: value for name, value in requested.items() if name in PASSED_ON_OPTIONS and value is not None}
 
 
-async def context_length(model: Model) -> int | None:
+async def context_length(model: ModelInfo) -> int | None:
     """Tokens a slot of the loaded model has; None when its server doesn't say."""
     try:
         running = (await model.server.ps()).models

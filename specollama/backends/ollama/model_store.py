@@ -19,7 +19,7 @@ _SERVICE = Path("/usr/share/ollama/.ollama/models")  # of the Linux service's ow
 _HOST, _NAMESPACE, _TAG = "registry.ollama.ai", "library", "latest"
 
 
-def places(environ: Mapping[str, str]) -> list[Path]:
+def store_folders(environ: Mapping[str, str]) -> list[Path]:
     """Where a store may be, the likeliest first: `OLLAMA_MODELS` alone where it is set."""
     if given := environ.get("OLLAMA_MODELS"):
         return [Path(given)]
@@ -27,14 +27,14 @@ def places(environ: Mapping[str, str]) -> list[Path]:
     return [home / ".ollama" / "models", _SERVICE]
 
 
-def weights(name: str, environ: Mapping[str, str], digest: str = "") -> Path | None:
+def find_weights(name: str, environ: Mapping[str, str], digest: str = "") -> Path | None:
     """The GGUF of an installed model; None when this machine doesn't have it.
 
     `digest`: of its manifest, as its server lists it; another model of that name isn't it. Raises RunError when it may
     not be read, or isn't one GGUF that works by itself.
     """
-    stores = places(environ)
-    manifest = _first_readable([store / "manifests" / _within(name) for store in stores], name)
+    stores = store_folders(environ)
+    manifest = _first_readable([store / "manifests" / _manifest_path(name) for store in stores], name)
     if manifest is None:
         return None
     content = manifest.read_bytes()
@@ -51,7 +51,7 @@ def weights(name: str, environ: Mapping[str, str], digest: str = "") -> Path | N
     return blob
 
 
-def _within(name: str) -> Path:
+def _manifest_path(name: str) -> Path:
     """A name's place in the manifests: `qwen2.5:0.5b` and `hf.co/user/repo:Q4_K_M` leave parts out, or don't."""
     path, _, tag = name.rpartition(":") if ":" in name.rpartition("/")[2] else (name, "", "")
     parts = path.split("/")

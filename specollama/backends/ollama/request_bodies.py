@@ -12,7 +12,7 @@ from specollama.spec_decode.types import SamplingOptions
 
 
 @dataclass(frozen=True, slots=True)
-class Requests:
+class RequestTemplate:
     """The bodies of all requests of one reply to one model.
 
     `passed_on` are the options that are the same in each: load-time ones, or Ollama loads the model anew. A
@@ -52,11 +52,11 @@ class Requests:
             "top_logprobs": TOP_LOGPROBS_LIMIT,
             "options": options,
         }
-        return body | self.kept
+        return body | self.keep_alive_field
 
     def load_only(self) -> dict[str, Any]:
         """The body of a request that loads the model and generates nothing."""
-        return {"model": self.model, "prompt": "", "options": dict(self.passed_on), **self.kept}
+        return {"model": self.model, "prompt": "", "options": dict(self.passed_on), **self.keep_alive_field}
 
     @property
     def unloads(self) -> bool:
@@ -68,5 +68,5 @@ class Requests:
         return {"model": self.model, "prompt": "", "keep_alive": 0}
 
     @property
-    def kept(self) -> dict[str, Any]:
+    def keep_alive_field(self) -> dict[str, Any]:
         return {} if self.keep_alive is None or self.unloads else {"keep_alive": self.keep_alive}

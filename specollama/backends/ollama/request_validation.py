@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from specollama.backends.ollama.schema import TOP_LOGPROBS_LIMIT, ChatRequest, GenerateRequest, Wire
-from specollama.errors import Fault
+from specollama.errors import ApiError
 
 Asked = TypeVar("Asked", bound=Wire)
 
@@ -17,49 +17,49 @@ _KINDS = {str: "string", bool: "bool", int: "number", float: "number", list: "ar
 _DURATION = re.compile(r"([-+]?)((?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|μs|ms|s|m|h))+|[-+]?0")
 
 
-def parsed(raw: bytes, kind: type[Asked]) -> Asked:
-    """The body as `kind`; types are strict and null stands for an absent key, as in Go. `Fault` 400 else."""
+def parse_body(raw: bytes, kind: type[Asked]) -> Asked:
+    """The body as `kind`; types are strict and null stands for an absent key, as in Go. `ApiError` 400 else."""
     if not raw:
-        raise Fault(400, "missing request body")
+        raise ApiError(400, "missing request body")
     try:
         body = from_json(raw, allow_inf_nan=False)
     except ValueError as error:
-        raise Fault(400, f"invalid JSON: {error}") from error
-    return validated(body, kind)
+        raise ApiError(400, f"invalid JSON: {error}") from error
+    return validate_body(body, kind)
 
 
-def validated(body: Any, kind: type[Asked]) -> Asked:
+def validate_body(body: Any, kind: type[Asked]) -> Asked:
     """The same for a body that was read already."""
     if not isinstance(body, dict):
-        raise Fault(400, _mismatch(body, kind.__name__, "object"))
+        raise ApiError(400, _mismatch(body, kind.__name__, "object"))
     try:
         return kind.model_validate(_without_nulls(body), strict=True)
     except ValidationError as error:
-        raise Fault(400, _first(error, kind)) from error
+        raise ApiError(400, _first(error, kind)) from error
 
 
-def check(ask: GenerateRequest | ChatRequest) -> None:
+def check_limits(ask: GenerateRequest | ChatRequest) -> None:
     """What both endpoints refuse before they look at the model."""
     if not 0 <= ask.top_logprobs <= TOP_LOGPROBS_LIMIT:
-        raise Fault(400, f"top_logprobs must be between 0 and {TOP_LOGPROBS_LIMIT}")
+        raise ApiError(400, f"top_logprobs must be between 0 and {TOP_LOGPROBS_LIMIT}")
     if isinstance(ask.keep_alive, str) and not _DURATION.fullmatch(ask.keep_alive):
         missing_unit = re.fullmatch(r"[-+]?[\d.]+", ask.keep_alive)
         problem = "missing unit in duration" if missing_unit else "invalid duration"
-        raise Fault(400, f'time: {problem} "{ask.keep_alive}"')
+        raise ApiError(400, f'time: {problem} "{ask.keep_alive}"')
 
 
-def unloads(ask: GenerateRequest | ChatRequest) -> bool:
+def asks_to_unload(ask: GenerateRequest | ChatRequest) -> bool:
     """Whether `keep_alive` is a duration of nothing."""
     if isinstance(ask.keep_alive, str):
         return not re.search(r"[1-9]", ask.keep_alive)
     return ask.keep_alive == 0
 
 
-def truncates(ask: GenerateRequest | ChatRequest) -> bool:
+def asks_to_truncate(ask: GenerateRequest | ChatRequest) -> bool:
     return ask.truncate is not False
 
 
-def top(ask: GenerateRequest | ChatRequest) -> int | None:
+def requested_logprobs(ask: GenerateRequest | ChatRequest) -> int | None:
     """How many entries a row is to have; None: no log-probabilities at all."""
     return ask.top_logprobs if ask.logprobs else None
 

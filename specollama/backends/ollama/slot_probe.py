@@ -20,19 +20,19 @@ from typing import TypeVar
 import platformdirs
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from specollama.backends.http import in_order
-from specollama.backends.ollama.model_info import Model
-from specollama.backends.ollama.request_bodies import Requests
+from specollama.backends.http import send_in_order
+from specollama.backends.ollama.model_info import ModelInfo
+from specollama.backends.ollama.request_bodies import RequestTemplate
 from specollama.backends.ollama.schema import GenerateReply
-from specollama.backends.ollama.server_watch import loaded
-from specollama.backends.timings import DOUBTED_FOR, believed_until, in_doubt, minutes_to, over
+from specollama.backends.ollama.server_watch import is_loaded
+from specollama.backends.timings import DOUBTED_FOR, doubt_text, duration_until, has_expired, valid_until
 from specollama.errors import EndpointError
 from specollama.spec_decode.acceptance import position_seed
 
 _T = TypeVar("_T")
 
 LIMIT = 2.0  # seconds
-PATIENT_LIMIT = 60.0  # seconds
+COLD_LIMIT = 60.0  # seconds
 ROWS = 4  # asked at once; a draft of one token less
 _SAMPLE = "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16"
 _SAMPLES = (_SAMPLE, f"0 {_SAMPLE}")  # a look at each, in turn: the second begins otherwise, and is read anew
@@ -41,7 +41,7 @@ _KEPT_FOR = 24 * 3600  # seconds: a server's settings may change, and a busy mom
 _SPLIT = 1.5  # rows of unequal over rows of equal length, from which the cache is taken for split
 
 
-class Probe(BaseModel):
+class SlotProbe(BaseModel):
     """What was measured of a pair; times in seconds."""
 
     model_config = ConfigDict(frozen=True)
@@ -72,7 +72,7 @@ class Probe(BaseModel):
     @property
     def doubt(self) -> str:
         """What to say of a verdict that rests on doubtful times: how long it stands; "" where they are sound."""
-        return in_doubt(self.until)
+        return doubt_text(self.until)
 
     @property
     def unified(self) -> bool:
@@ -87,7 +87,7 @@ class Probe(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ProbeSample:
     """One look at all that is timed, as in Probe."""
 
     step: float
@@ -100,12 +100,14 @@ class Look:
     row_tokens: int
 
 
-def of_looks(looks: Sequence[Look], round_trip: float, resident: bool, now: Callable[[], float] = time) -> Probe:
+def from_samples(
+    looks: Sequence[ProbeSample], round_trip: float, resident: bool, now: Callable[[], float] = time
+) -> SlotProbe:
     """The shortest times and the most slots of all looks; to be measured anew soon where they lie far apart."""
     steps, readings = [look.step for look in looks], [look.reading for look in looks]
     rows, equal = [look.rows for look in looks], [look.equal_rows for look in looks]
     drafts = [look.draft for look in looks]
-    return Probe(
+    return SlotProbe(
         round_trip=round_trip,
         step=min(steps),
         reading=min(readings),
@@ -116,37 +118,41 @@ def of_looks(looks: Sequence[Look], round_trip: float, resident: bool, now: Call
         resident=resident,
         holes=any(look.holes for look in looks),
         row_tokens=max(look.row_tokens for look in looks),
-        until=believed_until(steps, rows, equal, drafts, now=now),
+        until=valid_until(steps, rows, equal, drafts, now=now),
     )
 
 
 async def measure(
-    target: Requests,
-    target_model: Model,
-    draft: Requests | None,
-    draft_model: Model | None,
+    target: RequestTemplate,
+    target_model: ModelInfo,
+    draft: RequestTemplate | None,
+    draft_model: ModelInfo | None,
     *,
     limit: float = LIMIT,
     clock: Callable[[], float] = perf_counter,
-) -> Probe:
+) -> SlotProbe:
     """Time a pair whose models are loaded; the target alone where no model drafts.
 
     All costs in turn, and again where that took less than a third of `limit` (seconds). Raises EndpointError when a
     server fails.
     """
     round_trip, _ = await timed(target_model.server.version())
-    began, looks = clock(), list[Look]()
+    began, looks = clock(), list[ProbeSample]()
     for sample in _SAMPLES:
         looks.append(await _look(sample, target, target_model, draft, draft_model))
         if clock() - began > limit / 3:
             break
-    resident = await loaded(target_model) and (draft_model is None or await loaded(draft_model))
-    return of_looks(looks, round_trip, resident)
+    resident = await is_loaded(target_model) and (draft_model is None or await is_loaded(draft_model))
+    return from_samples(looks, round_trip, resident)
 
 
 async def _look(
-    sample: str, target: Requests, target_model: Model, draft: Requests | None, draft_model: Model | None
-) -> Look:
+    sample: str,
+    target: RequestTemplate,
+    target_model: ModelInfo,
+    draft: RequestTemplate | None,
+    draft_model: ModelInfo | None,
+) -> ProbeSample:
     alone = await target_model.server.generate(target.raw(sample, num_predict=8, seed=0))
     _, first = await timed(rows_at_once(target, target_model, _round(sample, 0)))  # each slot reads its prompt
     rows, replies = await timed(rows_at_once(target, target_model, _round(sample, ROWS)))
@@ -154,13 +160,13 @@ async def _look(
     drafting = 0.0
     if draft and draft_model:
         drafting, _ = await timed(draft_model.server.generate(draft.raw(sample, num_predict=ROWS - 1, seed=0)))
-    return Look(
-        step=step_of(alone),
-        reading=reading_of(first),
+    return ProbeSample(
+        step=decode_seconds_per_token(alone),
+        reading=prefill_seconds_per_token(first),
         rows=rows,
         equal_rows=equal_rows,
         draft=drafting,
-        slots=slots_seen(replies),
+        slots=count_slots(replies),
         holes=has_holes(alone),
         row_tokens=2 if all(reply.done_reason == "length" and not reply.response for reply in replies) else 1,
     )
@@ -180,19 +186,19 @@ async def timed(work: Awaitable[_T]) -> tuple[float, _T]:
     return perf_counter() - began, result
 
 
-async def rows_at_once(requests: Requests, model: Model, prompts: Sequence[str]) -> list[GenerateReply]:
+async def rows_at_once(requests: RequestTemplate, model: ModelInfo, prompts: Sequence[str]) -> list[GenerateReply]:
     """A token after each of the prompts, which go from the shortest to the longest; asked longest first."""
     longest_first = reversed(list(enumerate(prompts)))
     bodies = [requests.raw(prompt, num_predict=1, seed=position_seed(0, place)) for place, prompt in longest_first]
-    return await in_order(partial(model.server.generate, body) for body in bodies)
+    return await send_in_order(partial(model.server.generate, body) for body in bodies)
 
 
-def step_of(reply: GenerateReply) -> float:
+def decode_seconds_per_token(reply: GenerateReply) -> float:
     """Seconds a token. The first of `eval_count` tokens came with the prompt."""
     return (reply.eval_duration or 0) / max(1, (reply.eval_count or 1) - 1) / 1e9
 
 
-def reading_of(replies: Sequence[GenerateReply]) -> float:
+def prefill_seconds_per_token(replies: Sequence[GenerateReply]) -> float:
     """Seconds a token of prompt, by the reply that had to read most."""
     slowest = max(replies, key=lambda reply: reply.prompt_eval_duration or 0)
     return (slowest.prompt_eval_duration or 0) / max(1, slowest.prompt_eval_count or 1) / 1e9
@@ -203,7 +209,7 @@ def has_holes(reply: GenerateReply) -> bool:
     return "".join(entry.token for entry in reply.logprobs or ()) != reply.response
 
 
-def slots_seen(replies: Sequence[GenerateReply]) -> int:
+def count_slots(replies: Sequence[GenerateReply]) -> int:
     """How many of the requests, sent together, were seen to be worked on at once.
 
     Each worked at the end of its time; what came before was waiting, which the durations leave out.
@@ -217,15 +223,15 @@ def slots_seen(replies: Sequence[GenerateReply]) -> int:
     )
 
 
-class _Kept(BaseModel):
+class _SavedProbe(BaseModel):
     """What is kept of a measurement: the Probe, or why there is none, until when (seconds since 1970)."""
 
-    measured: Probe | None = None
+    measured: SlotProbe | None = None
     why_not: str = ""
     until: float | None = None
 
 
-def cache_file(requests: Requests, target: Model, draft: Model | None) -> Path | None:
+def cache_file(requests: RequestTemplate, target: ModelInfo, draft: ModelInfo | None) -> Path | None:
     """Where the measurement of a pair is kept; None when a server doesn't tell a digest."""
     models = [model for model in (target, draft) if model]
     if not all(model.digest for model in models):
@@ -236,21 +242,21 @@ def cache_file(requests: Requests, target: Model, draft: Model | None) -> Path |
     return platformdirs.user_cache_path("specollama") / "probes" / f"{name}.json"
 
 
-def recall(file: Path | None) -> Probe | str | None:
+def load(file: Path | None) -> SlotProbe | str | None:
     """An earlier measurement, or why it failed; None when there is none, it is old, or it can't be read."""
     if file is None:
         return None
     try:
         age = time() - file.stat().st_mtime
-        kept = _Kept.model_validate_json(file.read_bytes())
+        kept = _SavedProbe.model_validate_json(file.read_bytes())
     except (ValidationError, OSError):
         return None
-    if age > _KEPT_FOR or over(kept.until, time()):
+    if age > _KEPT_FOR or has_expired(kept.until, time()):
         return None
     return kept.measured or _again(kept.why_not, kept.until) or None
 
 
-def keep(outcome: Probe | str, file: Path | None) -> None:
+def save(outcome: SlotProbe | str, file: Path | None) -> None:
     """For the next time; a cache that can't be written to only means that it is measured anew.
 
     Why it failed is kept for minutes, as a doubtful measurement is: or the next reply would begin so late as well.
@@ -258,9 +264,9 @@ def keep(outcome: Probe | str, file: Path | None) -> None:
     if file is None:
         return
     if isinstance(outcome, str):
-        kept = _Kept(why_not=outcome, until=time() + DOUBTED_FOR)
+        kept = _SavedProbe(why_not=outcome, until=time() + DOUBTED_FOR)
     else:
-        kept = _Kept(measured=outcome, until=outcome.until)
+        kept = _SavedProbe(measured=outcome, until=outcome.until)
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(kept.model_dump_json())
@@ -268,19 +274,24 @@ def keep(outcome: Probe | str, file: Path | None) -> None:
 
 def _again(why: str, until: float | None) -> str:
     """Why there is no measurement, and when the next one is tried."""
-    return f"{why}; tried again in {minutes_to(until)}" if why and until is not None else why
+    return f"{why}; tried again in {duration_until(until)}" if why and until is not None else why
 
 
 async def probe_pair(
-    target: Requests, target_model: Model, draft: Requests | None, draft_model: Model | None, *, patiently: bool = False
-) -> Probe | str:
+    target: RequestTemplate,
+    target_model: ModelInfo,
+    draft: RequestTemplate | None,
+    draft_model: ModelInfo | None,
+    *,
+    patiently: bool = False,
+) -> SlotProbe | str:
     """What was measured of the pair, now or within the last day, or why it could not be.
 
     `patiently`: now in any case, however long it takes up to a minute.
     """
     file = cache_file(target, target_model, draft_model)
-    limit = PATIENT_LIMIT if patiently else LIMIT
-    if not patiently and (known := recall(file)):
+    limit = COLD_LIMIT if patiently else LIMIT
+    if not patiently and (known := load(file)):
         return known
     try:
         await asyncio.gather(
@@ -294,9 +305,9 @@ async def probe_pair(
             probe = await measure(target, target_model, draft, draft_model, limit=limit)
     except TimeoutError:
         why = f"measuring the pair took longer than {limit:g} s: `specollama pairs --measure` takes its time"
-        keep(why, file)
+        save(why, file)
         return _again(why, time() + DOUBTED_FOR if file else None)
     except EndpointError as error:
         return f"measuring the pair failed: {error}"
-    keep(probe, file)
+    save(probe, file)
     return probe

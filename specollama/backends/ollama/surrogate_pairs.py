@@ -13,13 +13,13 @@ _ESCAPED = re.compile(rb"\\u[dD][89abAB]|\\u[dD][c-fC-F]")
 _FIRST_HALF = re.compile("[\ud800-\udbff]$")
 
 
-class Mender:
+class SurrogateJoiner:
     """Joins the halves over the lines of one reply; one that is left alone becomes a replacement mark."""
 
     def __init__(self) -> None:
         self._held = ""  # the first half of a character, whose second one is still to come
 
-    def mend(self, line: bytes) -> bytes:
+    def join(self, line: bytes) -> bytes:
         """The same JSON object, its strings all whole; one that isn't JSON comes back as it is."""
         if not self._held and not _ESCAPED.search(line):
             return line

@@ -13,24 +13,24 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from specollama.backends.http import in_order
+from specollama.backends.http import send_in_order
 from specollama.backends.ollama.client import OllamaServer
-from specollama.backends.ollama.request_bodies import Requests
+from specollama.backends.ollama.request_bodies import RequestTemplate
 from specollama.backends.ollama.schema import GenerateReply, Logprob
 from specollama.errors import BrokenReply, EndpointError, Refused
-from specollama.spec_decode.acceptance import position_seed, visible
-from specollama.spec_decode.retokenization import CountedCursor, Cursor, Cut, ExactCursor
+from specollama.spec_decode.acceptance import position_seed, renormalize_visible
+from specollama.spec_decode.retokenization import CountedPath, CutPoint, ExactPath, TokenPath
 from specollama.spec_decode.sampler_support import support
 from specollama.spec_decode.types import (
-    Continuation,
+    AcceptanceMethod,
     Distribution,
     DoneReason,
     Draft,
-    Row,
-    Rule,
-    Scored,
+    TargetContinuation,
+    TargetRow,
+    TargetScores,
     Token,
-    Verdict,
+    VerifyResult,
 )
 
 # Tokens that a request is extended by to get back to a good cut, try by try; characters take up to 4.
@@ -39,14 +39,14 @@ _FULL = "the context is full"
 _NO_THINKING = "the server takes thinking out of raw replies"
 REPLACEMENT = "\ufffd"  # what a Go runner prints for a fragment of a character
 
-Note = Callable[[GenerateReply], None]
+ReplyObserver = Callable[[GenerateReply], None]
 
 
 def unnoted(reply: GenerateReply) -> None:
     """Nobody watches."""
 
 
-class LanesTarget:
+class ParallelTarget:
     """Route `lanes`: a round's rows as concurrent requests, longest first.
 
     Longest first, because a server that splits its cache gives each row the slot that holds most of it.
@@ -58,14 +58,14 @@ class LanesTarget:
     def __init__(
         self,
         server: OllamaServer,
-        requests: Requests,
-        cursor: Cursor,
+        requests: RequestTemplate,
+        cursor: TokenPath,
         *,
-        rule: Rule,
+        rule: AcceptanceMethod,
         seed: int,
         context_length: int | None = None,
         row_tokens: int = 1,
-        note: Note = unnoted,
+        note: ReplyObserver = unnoted,
     ) -> None:
         self._server = server
         self._requests = requests
@@ -78,30 +78,30 @@ class LanesTarget:
         self._trouble: str | None = None
         self._extensions = 0  # requests of the extension under way
 
-    async def score(self, draft: Draft) -> Scored:
+    async def score(self, draft: Draft) -> TargetScores:
         texts = [token.text for token in draft.tokens]
-        cuts = [cut for cut in self._cursor.cuts(texts) if self._fits(cut)]
+        cuts = [cut for cut in self._cursor.cut_points(texts) if self._fits(cut)]
         replies = await self._rows(cuts)
-        rows: dict[int, Row] = {}
+        rows: dict[int, TargetRow] = {}
         for cut, reply in zip(cuts, replies, strict=True):
             if isinstance(reply, EndpointError) or not self._cursor.confirm(cut, reply.prompt_eval_count):
                 break
             rows[len(cut.text) - len(cuts[0].text)] = self._row(cut, reply)
-        return Scored(rows, asked=len(cuts))
+        return TargetScores(rows, rows_requested=len(cuts))
 
-    async def commit(self, verdict: Verdict, limit: int | None) -> Continuation:
+    async def commit(self, verdict: VerifyResult, limit: int | None) -> TargetContinuation:
         self._cursor.advance([emitted.token.text for emitted in verdict.emitted])
         if self._trouble:
-            return Continuation(lost=True, why=self._trouble)
-        asked = verdict.hidden or self._cursor.stuck
-        continuation = await self._extend(limit) if asked else Continuation()
-        if continuation.lost or continuation.end or self._fits(self._cursor.cuts([])[0]):
+            return TargetContinuation(lost=True, reason=self._trouble)
+        asked = verdict.hidden or self._cursor.is_stuck
+        continuation = await self._extend(limit) if asked else TargetContinuation()
+        if continuation.lost or continuation.end or self._fits(self._cursor.cut_points([])[0]):
             return continuation
-        return replace(continuation, lost=True, why=_FULL)
+        return replace(continuation, lost=True, reason=_FULL)
 
-    async def stream(self, limit: int | None) -> AsyncGenerator[Token | Continuation, None]:
+    async def stream(self, limit: int | None) -> AsyncGenerator[Token | TargetContinuation, None]:
         """From the anchor on, with its seed; what the reply already has beyond it is checked and left out."""
-        behind, shown = "".join(self._cursor.beyond), self._cursor.sampled
+        behind, shown = "".join(self._cursor.pending), self._cursor.sampled
         body = self._request(self._cursor.anchor, None if limit is None else limit + self._cursor.sampled)
         async with aclosing(self._server.stream_generate(body)) as chunks:
             async for chunk in chunks:
@@ -109,7 +109,7 @@ class LanesTarget:
                     raise _without_thinking(self._server)
                 text = chunk.response
                 if behind:
-                    overlap = _after(text, behind)
+                    overlap = _split_after(text, behind)
                     if overlap is None or (chunk.done and overlap[1]):
                         break  # the target drew otherwise this time
                     text, behind = overlap
@@ -117,35 +117,35 @@ class LanesTarget:
                     shown += 1
                     yield Token(text, chunk.logprobs[0].logprob if chunk.logprobs else None)
                 if chunk.done:
-                    yield _ended(chunk, shown)
+                    yield _end_of_stream(chunk, shown)
                     return
-        self._recast()
+        self._resync_after_redraw()
         async with aclosing(self.stream(limit)) as rest:
             async for token in rest:
                 yield token
 
-    def _fits(self, cut: Cut, *, drawn: int = 1) -> bool:
+    def _fits(self, cut: CutPoint, *, drawn: int = 1) -> bool:
         """Whether the reply can be sent again after so many more tokens: a prompt that fills the context is refused."""
-        tokens = self._cursor.tokens(cut)
+        tokens = self._cursor.prompt_tokens_at(cut)
         return self._context_length is None or tokens is None or tokens + drawn < self._context_length
 
-    async def _rows(self, cuts: Sequence[Cut]) -> list[GenerateReply | EndpointError]:
+    async def _rows(self, cuts: Sequence[CutPoint]) -> list[GenerateReply | EndpointError]:
         """One reply a cut, in order, or what it failed with. That of the first cut must come, where there is one."""
-        replies = (await in_order(partial(self._ask, cut) for cut in reversed(cuts)))[::-1]
+        replies = (await send_in_order(partial(self._request_row, cut) for cut in reversed(cuts)))[::-1]
         if replies and isinstance(replies[0], EndpointError):
             raise replies[0]
         if failed := [reply for reply in replies if isinstance(reply, EndpointError)]:
             self._trouble = f"a row failed twice: {failed[0]}"
         return replies
 
-    async def _ask(self, cut: Cut, sent: asyncio.Event) -> GenerateReply | EndpointError:
+    async def _request_row(self, cut: CutPoint, sent: asyncio.Event) -> GenerateReply | EndpointError:
         """One row, or why it can't be had."""
         try:
-            return await self._insist(self._request(cut, self._row_tokens), sent)
+            return await self._generate_with_retry(self._request(cut, self._row_tokens), sent)
         except EndpointError as error:
             return error
 
-    async def _insist(self, body: dict[str, Any], sent: asyncio.Event | None = None) -> GenerateReply:
+    async def _generate_with_retry(self, body: dict[str, Any], sent: asyncio.Event | None = None) -> GenerateReply:
         """Asked once more where it failed: a busy server, or a kept connection that had gone."""
         try:
             return await self._generate(body, sent)
@@ -161,55 +161,55 @@ class LanesTarget:
             self._trouble = _NO_THINKING
         return reply
 
-    def _request(self, cut: Cut, num_predict: int | None) -> dict[str, Any]:
+    def _request(self, cut: CutPoint, num_predict: int | None) -> dict[str, Any]:
         seed = position_seed(self._seed, cut.position)
         return self._requests.raw(cut.text, num_predict=num_predict, seed=seed)
 
-    def _row(self, cut: Cut, reply: GenerateReply) -> Row:
+    def _row(self, cut: CutPoint, reply: GenerateReply) -> TargetRow:
         entry = reply.logprobs[0] if reply.logprobs else None
         text = entry.token if entry else reply.response
         if not reply.response or REPLACEMENT in text:
-            return Row(None, end=not reply.response and reply.done_reason == "stop")
+            return TargetRow(None, end=not reply.response and reply.done_reason == "stop")
         top = top_tokens(entry)
-        return Row(Token(text, entry.logprob if entry else None), top=top, p=self._distribution(cut, top))
+        return TargetRow(Token(text, entry.logprob if entry else None), top=top, p=self._distribution(cut, top))
 
-    def _distribution(self, cut: Cut, top: Sequence[Token]) -> Distribution | None:
+    def _distribution(self, cut: CutPoint, top: Sequence[Token]) -> Distribution | None:
         """p, where any token of it may follow: exactly known, and none that leads off the path."""
-        if self._rule is not Rule.REJECTION or not isinstance(self._cursor, ExactCursor):
+        if self._rule is not AcceptanceMethod.REJECTION or not isinstance(self._cursor, ExactPath):
             return None
         probabilities = support(top, self._requests.options)
-        if probabilities is None or not self._cursor.stays(cut, top[: len(probabilities)]):
+        if probabilities is None or not self._cursor.stays_aligned(cut, top[: len(probabilities)]):
             return None
-        return visible(top, probabilities, self._cursor.vocabulary.distinct)
+        return renormalize_visible(top, probabilities, self._cursor.vocabulary.unambiguous_texts)
 
-    async def _extend(self, limit: int | None) -> Continuation:
+    async def _extend(self, limit: int | None) -> TargetContinuation:
         """Issue the anchor's request again, with its seed and a larger num_predict, until a good cut is reached.
 
         The same seed, because it is the same draw that is wanted, seen further: another that takes whatever
         comes would be biased. The tokens up to the earliest good cut are kept, and the rest is dropped; the end of
         the reply counts only where no good cut comes before it.
         """
-        beyond, behind, position = list(self._cursor.beyond), self._cursor.sampled, self._position
-        hidden = not self._cursor.stuck  # it is the next token that has no text of its own
+        beyond, behind, position = list(self._cursor.pending), self._cursor.sampled, self._position
+        hidden = not self._cursor.is_stuck  # it is the next token that has no text of its own
         self._extensions = 0
         for tokens in _EXTENSIONS if hidden else (1, *_EXTENSIONS):
             longest = limit is not None and tokens >= limit
             size = behind + (limit if longest and limit is not None else tokens)
             if not self._fits(self._cursor.anchor, drawn=size):
-                return Continuation(lost=True, why=_FULL, extensions=self._extensions)
+                return TargetContinuation(lost=True, reason=_FULL, extensions=self._extensions)
             written = await self._again(size)
             if written.texts[: len(beyond)] != beyond:
-                return self._recast()
+                return self._resync_after_redraw()
             end = written.end or (DoneReason.LENGTH if longest else None)
             used = await self._rejoin(written, hidden=hidden, ends=end is not None)
             if used is not None:
                 new, count = written.texts[len(beyond) : used], self._position - position
-                return Continuation(tuple(map(Token, new)), count, extensions=self._extensions)
+                return TargetContinuation(tuple(map(Token, new)), count, extensions=self._extensions)
             if end is not None:
                 new, count = written.texts[len(beyond) :], written.sampled - behind
-                return Continuation(tuple(map(Token, new)), count, end=end, extensions=self._extensions)
+                return TargetContinuation(tuple(map(Token, new)), count, end=end, extensions=self._extensions)
         why = "the text can't be sent again as it was sampled"
-        return Continuation(lost=True, why=why, extensions=self._extensions)
+        return TargetContinuation(lost=True, reason=why, extensions=self._extensions)
 
     async def _rejoin(self, written: _Written, *, hidden: bool, ends: bool) -> int | None:
         """Move to the earliest good cut; how many of the texts lead there, None where no cut is good.
@@ -218,34 +218,34 @@ class LanesTarget:
         cut are asked for by themselves, which shows whether the hidden ones lie behind it.
         """
         texts, sampled = written.texts, written.sampled
-        used = None if hidden else self._cursor.first_good(texts[: written.clear])
+        used = None if hidden else self._cursor.count_to_first_aligned(texts[: written.clear])
         if used is not None and (sampled == len(texts) or (await self._again(used)).texts == texts[:used]):
-            return self._cursor.rejoin(texts[:used], used)
-        if ends or written.clear < len(texts) or len(texts) <= len(self._cursor.beyond):
+            return self._cursor.resync(texts[:used], used)
+        if ends or written.clear < len(texts) or len(texts) <= len(self._cursor.pending):
             return None
-        return self._cursor.rejoin(texts, sampled)
+        return self._cursor.resync(texts, sampled)
 
     async def _again(self, size: int) -> _Written:
         """The first `size` tokens of what the target wrote from the anchor on: the same draws each time."""
         self._extensions += 1
         lost = self._row_tokens - 1  # tokens that the server draws and doesn't show
-        return _written(await self._insist(self._request(self._cursor.anchor, size + lost)), size)
+        return _reply_tokens(await self._generate_with_retry(self._request(self._cursor.anchor, size + lost)), size)
 
     @property
     def _position(self) -> int:
         """The tokens of the reply so far."""
         return self._cursor.anchor.position + self._cursor.sampled
 
-    def _recast(self) -> Continuation:
+    def _resync_after_redraw(self) -> TargetContinuation:
         """The target drew otherwise this time: go on from the text as it stands, and say so."""
-        anchor, beyond = self._cursor.anchor, self._cursor.beyond
-        self._cursor = CountedCursor(anchor.text + "".join(beyond), self._position)
-        return Continuation(
-            lost=True, why="the target answered the same request differently", extensions=self._extensions
+        anchor, beyond = self._cursor.anchor, self._cursor.pending
+        self._cursor = CountedPath(anchor.text + "".join(beyond), self._position)
+        return TargetContinuation(
+            lost=True, reason="the target answered the same request differently", extensions=self._extensions
         )
 
 
-class ContinuationTarget:
+class StreamTarget:
     """Route `greedy`: the target's own reply, one plain stream, compared with the drafts as it comes.
 
     Never faster than plain, always the same text, and it measures acceptance; needs neither slots nor
@@ -253,38 +253,38 @@ class ContinuationTarget:
     """
 
     def __init__(
-        self, server: OllamaServer, requests: Requests, prompt: str, *, limit: int | None, seed: int | None
+        self, server: OllamaServer, requests: RequestTemplate, prompt: str, *, limit: int | None, seed: int | None
     ) -> None:
         body = requests.raw(prompt, num_predict=limit, seed=seed)
         self._server = server
         self._chunks = server.stream_generate(body)
         self._shown = 0  # tokens
-        self._ended: Continuation | None = None
+        self._ended: TargetContinuation | None = None
         self._parted = False  # the server took thinking out of the reply
 
-    async def score(self, draft: Draft) -> Scored:
+    async def score(self, draft: Draft) -> TargetScores:
         text, offset = draft.text, 0
-        rows: dict[int, Row] = {}
+        rows: dict[int, TargetRow] = {}
         while (token := await self._next()) is not None:
-            rows[offset] = Row(token)
+            rows[offset] = TargetRow(token)
             if offset == len(text) or not text.startswith(token.text, offset):
-                return Scored(rows, asked=len(rows), own=True)
+                return TargetScores(rows, rows_requested=len(rows), follows_target=True)
             offset += len(token.text)
         if self._ended and self._ended.end is DoneReason.STOP:
-            rows[offset] = Row(None, end=True)
-        return Scored(rows, asked=len(rows), own=True)
+            rows[offset] = TargetRow(None, end=True)
+        return TargetScores(rows, rows_requested=len(rows), follows_target=True)
 
-    async def commit(self, verdict: Verdict, limit: int | None) -> Continuation:
+    async def commit(self, verdict: VerifyResult, limit: int | None) -> TargetContinuation:
         if self._parted:
-            return Continuation(lost=True, why=_NO_THINKING)
-        return self._ended or Continuation()
+            return TargetContinuation(lost=True, reason=_NO_THINKING)
+        return self._ended or TargetContinuation()
 
-    async def stream(self, limit: int | None) -> AsyncGenerator[Token | Continuation, None]:
+    async def stream(self, limit: int | None) -> AsyncGenerator[Token | TargetContinuation, None]:
         while (token := await self._next()) is not None:
             yield token
         if self._parted:
             raise _without_thinking(self._server)
-        yield self._ended or Continuation(end=DoneReason.STOP)
+        yield self._ended or TargetContinuation(end=DoneReason.STOP)
 
     async def aclose(self) -> None:
         await self._chunks.aclose()
@@ -297,7 +297,7 @@ class ContinuationTarget:
                 self._parted = True
                 return None
             if chunk.done:
-                self._ended = _ended(chunk, self._shown)
+                self._ended = _end_of_stream(chunk, self._shown)
             if chunk.response:
                 self._shown += 1
                 return Token(chunk.response, chunk.logprobs[0].logprob if chunk.logprobs else None)
@@ -327,7 +327,7 @@ def top_tokens(entry: Logprob | None) -> tuple[Token, ...]:
     return tuple(Token(alternative.token, alternative.logprob) for alternative in listed or ())
 
 
-def _written(reply: GenerateReply, limit: int) -> _Written:
+def _reply_tokens(reply: GenerateReply, limit: int) -> _Written:
     """What a reply of at most `limit` tokens shows of them.
 
     A server that shows each fragment of a character as an entry has the whole character in the response alone: from
@@ -345,18 +345,18 @@ def _written(reply: GenerateReply, limit: int) -> _Written:
     return _Written(texts, max(sampled, len(texts)), DoneReason.STOP if ended else None)
 
 
-def _after(text: str, behind: str) -> tuple[str, str] | None:
+def _split_after(text: str, behind: str) -> tuple[str, str] | None:
     """What of `text` comes after `behind`, and what of `behind` is still to come; None where they differ."""
     if behind.startswith(text):
         return "", behind[len(text) :]
     return (text.removeprefix(behind), "") if text.startswith(behind) else None
 
 
-def _ended(last: GenerateReply, shown: int) -> Continuation:
+def _end_of_stream(last: GenerateReply, shown: int) -> TargetContinuation:
     """The end of a stream that showed so many tokens; its own count has those without text too, and the end."""
     end = DoneReason.LENGTH if last.done_reason == "length" else DoneReason.STOP
     hidden = (last.eval_count or 0) - shown - (end is DoneReason.STOP)
-    return Continuation(sampled=max(0, hidden), end=end)
+    return TargetContinuation(sampled=max(0, hidden), end=end)
 
 
 def _without_thinking(server: OllamaServer) -> BrokenReply:

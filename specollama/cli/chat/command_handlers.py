@@ -11,25 +11,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from specollama.cli.chat.commands import COMMANDS, Call, CommandFault, Setting, help_text, parse_setting
-from specollama.cli.chat.input_parsing import with_images
-from specollama.cli.chat.pair_choice import Choice, merged, of_any_pair, pair_names
-from specollama.cli.chat.progress import Room
-from specollama.cli.chat.session import Session
+from specollama.cli.chat.commands import COMMANDS, ChatSetting, CommandCall, CommandFault, help_text, parse_setting
+from specollama.cli.chat.input_parsing import extract_images
+from specollama.cli.chat.pair_choice import PairChoice, merge_flags, pair_names, portable_flags
+from specollama.cli.chat.progress import ContextUsage
+from specollama.cli.chat.session import ChatSession
 from specollama.cli.terminal import options, output
-from specollama.cli.terminal.editor import edited
+from specollama.cli.terminal.editor import edit_text
 from specollama.config import private_file
 from specollama.config.settings import FileRef, Overrides
 from specollama.errors import MissingPackage, RunError, SpecollamaError, UsageError, one_line
-from specollama.pairs.conversation import Talk
-from specollama.pairs.history_store import Kept, Store, exported
-from specollama.pairs.report import aligned, stats_lines
+from specollama.pairs.conversation import ChatHistory
+from specollama.pairs.history_store import ConversationStore, SavedConversation, export_conversation
+from specollama.pairs.report import align_columns, stats_lines
 
-Handler = Callable[[Session, str], str]
+Handler = Callable[[ChatSession, str], str]
 """Carries a command out, given what follows it; answers what is to be said. Raises CommandFault or SpecollamaError."""
 
 
-def carry_out(session: Session, call: Call) -> None:
+def run_command(session: ChatSession, call: CommandCall) -> None:
     """A command; what is wrong with it is a line, and the chat goes on."""
     try:
         session.say(HANDLERS[call.command.name](session, call.rest))
@@ -38,16 +38,16 @@ def carry_out(session: Session, call: Call) -> None:
         session.say(f"error: {said}" if isinstance(fault, RunError) else said)
 
 
-def _help(session: Session, rest: str) -> str:
+def _help(session: ChatSession, rest: str) -> str:
     return help_text(rest)
 
 
-def _set(session: Session, rest: str) -> str:
+def _set(session: ChatSession, rest: str) -> str:
     setting, value = parse_setting(rest)
     return _SETTERS[setting.name](session, setting, value)
 
 
-def _set_parameter(session: Session, setting: Setting, value: str) -> str:
+def _set_parameter(session: ChatSession, setting: ChatSetting, value: str) -> str:
     name, _, text = value.partition(" ")
     if not name:
         raise CommandFault(f"/set parameter: give a NAME and a VALUE; {_parameters(session)}")
@@ -69,18 +69,18 @@ def _value(name: str, text: str) -> Any:
         return text
 
 
-def _flags(session: Session, **changed: Any) -> Overrides:
+def _flags(session: ChatSession, **changed: Any) -> Overrides:
     merged: Any = {**session.flags, **changed}
     flags: Overrides = merged
     return flags
 
 
-def _set_system(session: Session, setting: Setting, value: str) -> str:
-    session.talk.system = value.removeprefix('"""').removesuffix('"""').strip() or None
-    return "the system message is set" if session.talk.system else "no system message"
+def _set_system(session: ChatSession, setting: ChatSetting, value: str) -> str:
+    session.history_so_far.system = value.removeprefix('"""').removesuffix('"""').strip() or None
+    return "the system message is set" if session.history_so_far.system else "no system message"
 
 
-def _set_format(session: Session, setting: Setting, value: str) -> str:
+def _set_format(session: ChatSession, setting: ChatSetting, value: str) -> str:
     if value in ("", "off", "json"):
         session.format = "json" if value == "json" else None
     else:
@@ -91,26 +91,26 @@ def _set_format(session: Session, setting: Setting, value: str) -> str:
     return "answers in JSON" if session.format else "answers as they come"
 
 
-def _set_think(session: Session, setting: Setting, value: str) -> str:
+def _set_think(session: ChatSession, setting: ChatSetting, value: str) -> str:
     session.think = {"on": True, "off": False}.get(value, value)
     return f"think: {value}"
 
 
-def _set_history(session: Session, setting: Setting, value: str) -> str:
+def _set_history(session: ChatSession, setting: ChatSetting, value: str) -> str:
     if value == "on" and session.store is None:
-        session.store = Store()
+        session.store = ConversationStore()
     session.history = value == "on"
-    session.reader.keep(session.history)
-    session.keep()
+    session.reader.set_history(session.history)
+    session.save()
     return "the conversation is kept" if session.history else "nothing more is kept"
 
 
-def _set_look(session: Session, setting: Setting, value: str) -> str:
-    setattr(session.look, setting.name, value if setting.name == "theme" else value == "on")
+def _set_look(session: ChatSession, setting: ChatSetting, value: str) -> str:
+    setattr(session.view, setting.name, value if setting.name == "theme" else value == "on")
     return f"{setting.name}: {value}"
 
 
-_SETTERS: dict[str, Callable[[Session, Setting, str], str]] = {
+_SETTERS: dict[str, Callable[[ChatSession, ChatSetting, str], str]] = {
     "parameter": _set_parameter,
     "system": _set_system,
     "format": _set_format,
@@ -120,21 +120,21 @@ _SETTERS: dict[str, Callable[[Session, Setting, str], str]] = {
 }
 
 
-def _show(session: Session, rest: str) -> str:
+def _show(session: ChatSession, rest: str) -> str:
     if rest not in _SHOWN:
         raise CommandFault(f"/show {rest or 'WHAT'}: what can be shown: {', '.join(_SHOWN)}")
     return _SHOWN[rest](session)
 
 
-def _info(session: Session) -> str:
+def _info(session: ChatSession) -> str:
     target = session.pair.settings.target
     length = session.runner.run(session.pair.context_length())
     context = [("context", f"{length} tokens")] if length else []
     if isinstance(target, FileRef):
-        return aligned([("file", one_line(str(target.path))), *context])
-    if session.pair.without_ollama:
-        return aligned([("model", str(target)), ("server", target.endpoint.url), *context])
-    model, _ = session.runner.run(session.pair.models())
+        return align_columns([("file", one_line(str(target.path))), *context])
+    if session.pair.is_without_ollama:
+        return align_columns([("model", str(target)), ("server", target.endpoint.url), *context])
+    model, _ = session.runner.run(session.pair.model_infos())
     details = model.show.details
     lines = [
         ("model", model.name),
@@ -144,15 +144,15 @@ def _info(session: Session) -> str:
         ("quantisation", details.quantization_level),
         ("capabilities", ", ".join(model.show.capabilities)),
     ]
-    return aligned([(name, one_line(text)) for name, text in lines if text] + context)
+    return align_columns([(name, one_line(text)) for name, text in lines if text] + context)
 
 
-def _parameters(session: Session) -> str:
+def _parameters(session: ChatSession) -> str:
     own = session.pair.settings.options
-    return aligned([(name, json.dumps(value)) for name, value in own.items()]) or "no parameters are set"
+    return align_columns([(name, json.dumps(value)) for name, value in own.items()]) or "no parameters are set"
 
 
-def _pair_settings(session: Session) -> str:
+def _pair_settings(session: ChatSession) -> str:
     settings = session.pair.settings
     lines = [
         ("pair", settings.name or "given by flags"),
@@ -162,23 +162,23 @@ def _pair_settings(session: Session) -> str:
         ("rule", str(settings.rule)),
         ("lookahead", str(settings.lookahead)),
         ("status", session.progress.line() or "no reply yet"),
-        ("context", session.room.words() or "not known yet"),
+        ("context", session.context_usage.text() or "not known yet"),
     ]
-    return aligned(lines)
+    return align_columns(lines)
 
 
-def _stats(session: Session) -> str:
-    return aligned(stats_lines(session.stats)) if session.stats else "no reply yet"
+def _stats(session: ChatSession) -> str:
+    return align_columns(stats_lines(session.stats)) if session.stats else "no reply yet"
 
 
-def _thinking(session: Session) -> str:
-    answer = session.talk.answer
+def _thinking(session: ChatSession) -> str:
+    answer = session.history_so_far.answer
     return answer.thinking if answer and answer.thinking else "the last reply had no thinking"
 
 
-_SHOWN: dict[str, Callable[[Session], str]] = {
+_SHOWN: dict[str, Callable[[ChatSession], str]] = {
     "info": _info,
-    "system": lambda session: session.talk.system or "no system message",
+    "system": lambda session: session.history_so_far.system or "no system message",
     "parameters": _parameters,
     "pair": _pair_settings,
     "stats": _stats,
@@ -186,65 +186,65 @@ _SHOWN: dict[str, Callable[[Session], str]] = {
 }
 
 
-def _pair(session: Session, rest: str) -> str:
+def _pair(session: ChatSession, rest: str) -> str:
     if not rest:
         return f"{_pair_settings(session)}\nthere are: {', '.join(pair_names(session.config))}"
-    session.switch(Choice(name=rest), of_any_pair(session.flags))
-    session.given = of_any_pair(session.given)
+    session.switch(PairChoice(name=rest), portable_flags(session.flags))
+    session.given = portable_flags(session.given)
     return f"now with {rest}; the conversation goes on"
 
 
-def _route(session: Session, rest: str) -> str:
+def _route(session: ChatSession, rest: str) -> str:
     if rest:
         session.tune(_flags(session, route=rest))
     return f"route: {session.pair.settings.route}"
 
 
-def _lookahead(session: Session, rest: str) -> str:
+def _lookahead(session: ChatSession, rest: str) -> str:
     if rest:
-        session.tune(_flags(session, lookahead=options.lengths(rest)))
+        session.tune(_flags(session, lookahead=options.parse_lengths(rest)))
     return f"lookahead: {session.pair.settings.lookahead}"
 
 
-def _origin(session: Session, rest: str) -> str:
+def _origin(session: ChatSession, rest: str) -> str:
     if rest not in ("on", "off", ""):
         raise CommandFault(f"/origin {rest}: must be on or off")
-    session.look.origin = not session.look.origin if not rest else rest == "on"
-    return f"origin: {'on' if session.look.origin else 'off'}"
+    session.view.origin = not session.view.origin if not rest else rest == "on"
+    return f"origin: {'on' if session.view.origin else 'off'}"
 
 
-def _retry(session: Session, rest: str) -> str:
-    before = list(session.talk.turns)
-    question = session.talk.undo()
+def _retry(session: ChatSession, rest: str) -> str:
+    before = list(session.history_so_far.turns)
+    question = session.history_so_far.undo()
     if question is None:
         return "there is no question yet"
-    session.talk.turns.append(question)  # images that wait are the next question's
+    session.history_so_far.turns.append(question)  # images that wait are the next question's
     session.answer(instead=before)
     return ""
 
 
-def _undo(session: Session, rest: str) -> str:
-    question = session.talk.undo()
+def _undo(session: ChatSession, rest: str) -> str:
+    question = session.history_so_far.undo()
     if question is None:
         return "there is nothing to take back"
-    session.begun, session.room = question.content, Room(0, session.room.length)
-    session.talk.images = list(question.images)
-    session.keep()
+    session.prefilled_input, session.context_usage = question.content, ContextUsage(0, session.context_usage.length)
+    session.history_so_far.images = list(question.images)
+    session.save()
     return f"taken back: {question.content if len(question.content) < 60 else question.content[:57] + '...'}"
 
 
-def _edit(session: Session, rest: str) -> str:
-    text = edited("", os.environ)
+def _edit(session: ChatSession, rest: str) -> str:
+    text = edit_text("", os.environ)
     if not text.strip():
         return "nothing was written"
-    message = with_images(text.strip())
+    message = extract_images(text.strip())
     session.say(message.text)
     session.ask(message.text, message.images)
     return ""
 
 
-def _copy(session: Session, rest: str) -> str:
-    answer = session.talk.answer
+def _copy(session: ChatSession, rest: str) -> str:
+    answer = session.history_so_far.answer
     if answer is None:
         return "there is no answer yet"
     if not sys.stdout.isatty():
@@ -255,66 +255,69 @@ def _copy(session: Session, rest: str) -> str:
     return f"{len(answer.content)} characters given to the terminal's clipboard"
 
 
-def _save(session: Session, rest: str) -> str:
-    store = session.store or Store()
-    kept = replace(session.held(), name=rest or session.kept.name)
-    if not session.talk.turns:
+def _save(session: ChatSession, rest: str) -> str:
+    store = session.store or ConversationStore()
+    kept = replace(session.current(), name=rest or session.saved.name)
+    if not session.history_so_far.turns:
         return "there is nothing to save yet"
-    session.kept, session.store, session.history = store.save(kept), store, True
-    session.reader.keep(True)
-    return f"kept as {session.kept.name or f'number {session.kept.id}'}"
+    session.saved, session.store, session.history = store.save(kept), store, True
+    session.reader.set_history(True)
+    return f"kept as {session.saved.name or f'number {session.saved.id}'}"
 
 
-def _load(session: Session, rest: str) -> str:
+def _load(session: ChatSession, rest: str) -> str:
     if not rest:
         raise CommandFault("/load: give a name or a number; /list shows them")
-    kept = (session.store or Store()).load(rest)
+    kept = (session.store or ConversationStore()).load(rest)
     said, before = "", session.choice
-    choice = Choice.of(kept.pair)
+    choice = PairChoice.of(kept.pair)
     try:
-        _go_on(session, kept, choice if choice.given else before)
+        _resume(session, kept, choice if choice.given else before)
     except (UsageError, MissingPackage) as error:
         if not choice.given or choice == before:
             raise
         said = f"with the pair that is open, since the one it was held with can't be: {error}\n"
-        _go_on(session, kept, before)
-    session.kept, session.room, session.begun = kept, Room(0, None), ""
-    return said + recalled(kept)
+        _resume(session, kept, before)
+    session.saved, session.context_usage, session.prefilled_input = kept, ContextUsage(0, None), ""
+    return said + resumed_text(kept)
 
 
-def _go_on(session: Session, kept: Kept, choice: Choice) -> None:
-    given = session.given if choice == session.choice else of_any_pair(session.given)
-    session.go_on(choice, merged(kept, choice, given))
+def _resume(session: ChatSession, kept: SavedConversation, choice: PairChoice) -> None:
+    given = session.given if choice == session.choice else portable_flags(session.given)
+    session.resume(choice, merge_flags(kept, choice, given))
     session.given = given
 
 
-def recalled(kept: Kept) -> str:
+def resumed_text(kept: SavedConversation) -> str:
     """What is said of a conversation that goes on."""
-    answer = kept.talk.answer
+    answer = kept.history.answer
     last = f"\nit ended: ...{answer.content[-200:]}" if answer else ""
-    return f"{kept.name or f'number {kept.id}'}: {kept.talk.title} ({len(kept.talk.turns)} turns){last}"
+    return f"{kept.name or f'number {kept.id}'}: {kept.history.title} ({len(kept.history.turns)} turns){last}"
 
 
-def _list(session: Session, rest: str) -> str:
-    return listed((session.store or Store()), rest)
+def _list(session: ChatSession, rest: str) -> str:
+    return list_text((session.store or ConversationStore()), rest)
 
 
-def listed(store: Store, text: str = "") -> str:
+def list_text(store: ConversationStore, text: str = "") -> str:
     """The kept conversations, or those in which a text was said."""
     found = store.summaries(text)
     lines = [
         (f"{each.id}", f"{each.updated[:16].replace('T', ' ')}  {one_line(each.name or '-')}  {one_line(each.title)}")
         for each in found
     ]
-    return aligned(lines) or (f"no conversation has {text!r} in it" if text else "no conversation is kept yet")
+    return align_columns(lines) or (f"no conversation has {text!r} in it" if text else "no conversation is kept yet")
 
 
-def _export(session: Session, rest: str) -> str:
+def _export(session: ChatSession, rest: str) -> str:
     name, force = _forced(rest)
     if not name:
         raise CommandFault("/export: give a FILE.md or FILE.json")
-    exported(
-        session.held(), Path(os.path.expanduser(name)), output.overwriting(force=force), force=f"/export {_FORCE} FILE"
+    export_conversation(
+        session.current(),
+        Path(os.path.expanduser(name)),
+        output.overwriting(force=force),
+        force=f"/export {_FORCE} FILE",
     )
     return f"written to {name}"
 
@@ -328,14 +331,14 @@ def _forced(rest: str) -> tuple[str, bool]:
     return (name.strip(), True) if word == _FORCE else (rest, False)
 
 
-def _trace(session: Session, rest: str) -> str:
-    if session.recorded is None:
+def _trace(session: ChatSession, rest: str) -> str:
+    if session.last_trace is None:
         return "no reply yet"
-    from specollama.pairs.trace.records import sorted_out
+    from specollama.pairs.trace.records import group_replies
     from specollama.tools.trace_page.page import page  # here, since few chats need it
 
     name, force = _forced(rest)
-    file, shown = Path(os.path.expanduser(name or "last-reply.html")), page(sorted_out(session.recorded.lines)[-1])
+    file, shown = Path(os.path.expanduser(name or "last-reply.html")), page(group_replies(session.last_trace.lines)[-1])
     try:
         private_file.write_new(file, shown, output.overwriting(force=force), force=f"/trace {_FORCE} FILE")
     except OSError as error:
@@ -343,14 +346,14 @@ def _trace(session: Session, rest: str) -> str:
     return f"written to {file}"
 
 
-def _clear(session: Session, rest: str) -> str:
-    system = session.talk.system
-    session.kept = Kept(Talk(system))  # what was kept stays: another one begins
-    session.room, session.begun = Room(0, session.room.length), ""
+def _clear(session: ChatSession, rest: str) -> str:
+    system = session.history_so_far.system
+    session.saved = SavedConversation(ChatHistory(system))  # what was kept stays: another one begins
+    session.context_usage, session.prefilled_input = ContextUsage(0, session.context_usage.length), ""
     return "the conversation is forgotten" + (", but for what was kept of it" if session.history else "")
 
 
-def _bye(session: Session, rest: str) -> str:
+def _bye(session: ChatSession, rest: str) -> str:
     raise EOFError
 
 

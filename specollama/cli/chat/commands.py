@@ -12,7 +12,7 @@ ON_OFF = ("on", "off")
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ChatCommand:
     """`takes`: what may follow, as it is shown; `words`: what may follow, as it is completed."""
 
     name: str
@@ -22,7 +22,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ChatSetting:
     """Something that `/set` sets. `words`: its values, where they are few."""
 
     name: str
@@ -34,48 +34,48 @@ class Setting:
 SETTINGS = {
     setting.name: setting
     for setting in (
-        Setting("parameter", "NAME VALUE", "an option: temperature 0.2, num_ctx 8192"),
-        Setting("system", "TEXT", "the system message; none without TEXT"),
-        Setting("format", "json|SCHEMA|off", "answers in JSON, or by a JSON schema", ("json", "off")),
-        Setting(
+        ChatSetting("parameter", "NAME VALUE", "an option: temperature 0.2, num_ctx 8192"),
+        ChatSetting("system", "TEXT", "the system message; none without TEXT"),
+        ChatSetting("format", "json|SCHEMA|off", "answers in JSON, or by a JSON schema", ("json", "off")),
+        ChatSetting(
             "think", "on|off|low|medium|high", "whether a thinking model thinks", (*ON_OFF, "low", "medium", "high")
         ),
-        Setting("fold", "on|off", "thinking as one line (/show thinking: all)", ON_OFF),
-        Setting("verbose", "on|off", "the counters after each reply", ON_OFF),
-        Setting("history", "on|off", "keep the conversation and what you type", ON_OFF),
-        Setting("wordwrap", "on|off", "lines broken between words", ON_OFF),
-        Setting("markdown", "on|off", "markdown shown as it is meant", ON_OFF),
-        Setting("theme", "default|colourblind|mono", "the colours of origins", ("default", "colourblind", "mono")),
+        ChatSetting("fold", "on|off", "thinking as one line (/show thinking: all)", ON_OFF),
+        ChatSetting("verbose", "on|off", "the counters after each reply", ON_OFF),
+        ChatSetting("history", "on|off", "keep the conversation and what you type", ON_OFF),
+        ChatSetting("wordwrap", "on|off", "lines broken between words", ON_OFF),
+        ChatSetting("markdown", "on|off", "markdown shown as it is meant", ON_OFF),
+        ChatSetting("theme", "default|colourblind|mono", "the colours of origins", ("default", "colourblind", "mono")),
     )
 }
 
 COMMANDS = {
     command.name: command
     for command in (
-        Command("help", "[COMMAND]", "show this"),
-        Command("set", "WHAT VALUE", "a setting; /help set lists them", tuple(SETTINGS)),
-        Command(
+        ChatCommand("help", "[COMMAND]", "show this"),
+        ChatCommand("set", "WHAT VALUE", "a setting; /help set lists them", tuple(SETTINGS)),
+        ChatCommand(
             "show",
             "WHAT",
             "info, system, parameters, pair, stats, thinking",
             ("info", "system", "parameters", "pair", "stats", "thinking"),
         ),
-        Command("stats", "", "show the counters of the last reply"),
-        Command("pair", "[NAME]", "go on with another pair"),
-        Command("route", "[ROUTE]", "how drafts are verified", tuple(Route)),
-        Command("lookahead", "[N|auto]", "tokens to draft in a round; 0: none", ("auto", "0", "4", "8")),
-        Command("origin", "on|off", "colour tokens by origin, in the text as written", ON_OFF),
-        Command("retry", "", "answer the last question anew"),
-        Command("undo", "", "take the last question and its answer back"),
-        Command("edit", "", "write in $EDITOR (Ctrl-G: what is typed there)"),
-        Command("copy", "", "put the last answer on the clipboard"),
-        Command("save", "[NAME]", "keep the conversation, under a name"),
-        Command("load", "NAME", "go on with a kept conversation (name or number)"),
-        Command("list", "[TEXT]", "kept conversations; those in which TEXT was said"),
-        Command("export", "[--force] FILE.md|FILE.json", "write the conversation to a file"),
-        Command("trace", "[--force] [PAGE.html]", "the last reply as a page of tokens and rounds"),
-        Command("clear", "", "forget the conversation so far"),
-        Command("bye", "", "leave (Ctrl-D too)"),
+        ChatCommand("stats", "", "show the counters of the last reply"),
+        ChatCommand("pair", "[NAME]", "go on with another pair"),
+        ChatCommand("route", "[ROUTE]", "how drafts are verified", tuple(Route)),
+        ChatCommand("lookahead", "[N|auto]", "tokens to draft in a round; 0: none", ("auto", "0", "4", "8")),
+        ChatCommand("origin", "on|off", "colour tokens by origin, in the text as written", ON_OFF),
+        ChatCommand("retry", "", "answer the last question anew"),
+        ChatCommand("undo", "", "take the last question and its answer back"),
+        ChatCommand("edit", "", "write in $EDITOR (Ctrl-G: what is typed there)"),
+        ChatCommand("copy", "", "put the last answer on the clipboard"),
+        ChatCommand("save", "[NAME]", "keep the conversation, under a name"),
+        ChatCommand("load", "NAME", "go on with a kept conversation (name or number)"),
+        ChatCommand("list", "[TEXT]", "kept conversations; those in which TEXT was said"),
+        ChatCommand("export", "[--force] FILE.md|FILE.json", "write the conversation to a file"),
+        ChatCommand("trace", "[--force] [PAGE.html]", "the last reply as a page of tokens and rounds"),
+        ChatCommand("clear", "", "forget the conversation so far"),
+        ChatCommand("bye", "", "leave (Ctrl-D too)"),
     )
 }
 
@@ -103,14 +103,14 @@ class CommandFault(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CommandCall:
     """A command and what follows it."""
 
-    command: Command
+    command: ChatCommand
     rest: str = ""
 
 
-def parse(line: str) -> Call:
+def parse_command(line: str) -> CommandCall:
     """A line that begins with a slash. Raises CommandFault for a command that isn't there."""
     word, _, rest = line.strip().removeprefix("/").partition(" ")
     name = ALIASES.get(word, word)
@@ -118,10 +118,10 @@ def parse(line: str) -> Call:
         close = difflib.get_close_matches(name, COMMANDS, n=1)
         meant = f", did you mean /{close[0]}?" if close else ";"
         raise CommandFault(f"unknown command /{word}{meant} /help lists them")
-    return Call(COMMANDS[name], rest.strip())
+    return CommandCall(COMMANDS[name], rest.strip())
 
 
-def parse_setting(rest: str) -> tuple[Setting, str]:
+def parse_setting(rest: str) -> tuple[ChatSetting, str]:
     """What follows `/set`: a setting and its value. Raises CommandFault."""
     word, _, value = rest.partition(" ")
     if not value.strip() and word in SET_ALIASES:
@@ -139,7 +139,7 @@ def parse_setting(rest: str) -> tuple[Setting, str]:
 def help_text(topic: str = "") -> str:
     """All commands and keys, or one command's. Raises CommandFault for one that isn't there."""
     if topic:
-        command = parse(topic).command
+        command = parse_command(topic).command
         lines = [(f"/{command.name} {command.takes}".rstrip(), command.help)]
         if command.name == "set":
             lines += [(f"/set {each.name} {each.takes}", each.help) for each in SETTINGS.values()]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from specollama.backends.ollama.schema import LOAD_OPTIONS, SAMPLING_OPTIONS
 from specollama.cli.chat.commands import COMMANDS, SETTINGS, CommandFault
-from specollama.cli.terminal.attachments import encoded
+from specollama.cli.terminal.attachments import encode_image
 from specollama.errors import UsageError
 
 QUOTES = '"""'
@@ -23,13 +23,13 @@ _PATH = re.compile(  # an apostrophe within a word quotes nothing
 _BEFORE, _AFTER = "([{<`", ".,;:!?)]}>`"  # what may stand around a path in a sentence
 
 
-def unfinished(text: str) -> bool:
+def is_unfinished(text: str) -> bool:
     """Whether it begins several lines that aren't ended yet."""
     said = text.strip().removeprefix(_SYSTEM)
     return said.startswith(QUOTES) and (len(said) < 2 * len(QUOTES) or not said.endswith(QUOTES))
 
 
-def unquoted(text: str) -> str:
+def strip_quotes(text: str) -> str:
     """Several lines without the quotes around them, of which those at the end may be missing."""
     text = text.strip()
     if not text.startswith(QUOTES):
@@ -44,7 +44,7 @@ def is_command(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class TypedMessage:
     """A message as it goes to the model. `files`: the images, as they were named; `images`: the same in base64."""
 
     text: str
@@ -52,7 +52,7 @@ class Message:
     files: list[str] = field(default_factory=list)
 
 
-def with_images(text: str) -> Message:
+def extract_images(text: str) -> TypedMessage:
     """The message, its images' paths taken out and read. Raises CommandFault for one that can't be, or is too large."""
     images, files, kept, place = list[str](), list[str](), list[str](), 0
     for begin, end, file in _images(text):
@@ -61,12 +61,12 @@ def with_images(text: str) -> Message:
         images.append(_encoded(file))
         files.append(str(file))
     rest = "".join([*kept, text[place:]])
-    return Message(re.sub(r"(?<=\S) {2,}(?=\S)", " ", rest).strip() if files else text, images, files)
+    return TypedMessage(re.sub(r"(?<=\S) {2,}(?=\S)", " ", rest).strip() if files else text, images, files)
 
 
 def _encoded(file: Path) -> str:
     try:
-        return encoded(file)
+        return encode_image(file)
     except UsageError as error:
         raise CommandFault(str(error)) from error
 

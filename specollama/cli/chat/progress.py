@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from specollama.spec_decode.events import Done, Event, Status, Text, decode_rate, first_burst
-from specollama.spec_decode.types import Round
+from specollama.spec_decode.types import RoundRecord
 
 WARN, FULL = 0.75, 0.9
 """Shares of the context that are announced: early enough to do something about it."""
 
 
 @dataclass(slots=True)
-class Progress:
+class ReplyProgress:
     """Counts of one reply. Times in seconds of any clock.
 
     The rate is that of decoding: tokens after the first burst over the time from it to now, so that neither a burst nor
@@ -31,8 +31,8 @@ class Progress:
     thinking_ended: float | None = None
     _rounds: list[int] = field(default_factory=list)  # of the tokens
 
-    def round(self, done: Round) -> None:
-        verdict = done.verdict
+    def round(self, done: RoundRecord) -> None:
+        verdict = done.result
         if verdict.drafted:
             self.rounds += 1
             self.tested += verdict.tested
@@ -78,7 +78,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class ContextUsage:
     """How full the context is, in tokens. `length` None: not known."""
 
     used: int
@@ -93,11 +93,11 @@ class Room:
         """Whether not even a short question fits."""
         return self.length is not None and self.used + 8 >= self.length
 
-    def words(self) -> str:
+    def text(self) -> str:
         """`1234 of 4096 tokens`; "" where nothing is known."""
         return f"{self.used} of {self.length} tokens" if self.length and self.used else ""
 
-    def announcement(self, before: Room) -> str:
+    def announcement(self, before: ContextUsage) -> str:
         """What to say when the reply brought it past a mark; "" otherwise."""
         if self.length is None or self.share is None:
             return ""
@@ -105,7 +105,7 @@ class Room:
         if not crossed:
             return ""
         how = "is full" if self.full else f"is {self.share:.0%} full"
-        return f"the context {how} ({self.words()}): {self.advice}"
+        return f"the context {how} ({self.text()}): {self.advice}"
 
     @property
     def advice(self) -> str:

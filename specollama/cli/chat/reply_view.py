@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text as RichText
 
-from specollama.cli.chat.markdown_stream import Blocks, LineBlocks, MarkdownBlocks
-from specollama.cli.chat.progress import Progress
-from specollama.cli.terminal.output import ORIGIN_STYLES, harmless
+from specollama.cli.chat.markdown_stream import LineBlocks, MarkdownBlocks, TextBlocks
+from specollama.cli.chat.progress import ReplyProgress
+from specollama.cli.terminal.output import ORIGIN_STYLES, escape_controls
 from specollama.spec_decode.events import Done, Event, Text, ToolCalls
 from specollama.spec_decode.types import Origin
 
@@ -35,7 +35,7 @@ _REST = 15  # times what a drawing took, before the next: a long block takes no 
 
 
 @dataclass(slots=True)
-class Look:
+class ViewSettings:
     """How replies are shown."""
 
     origin: bool = False
@@ -57,11 +57,11 @@ class ReplyView:
     """
 
     def __init__(
-        self, console: Console, look: Look, progress: Progress, clock: Callable[[], float] = monotonic
+        self, console: Console, look: ViewSettings, progress: ReplyProgress, clock: Callable[[], float] = monotonic
     ) -> None:
         self._console, self._look, self._progress, self._clock = console, look, progress, clock
         self._live: Live | None = None
-        self._blocks: Blocks | None = None
+        self._blocks: TextBlocks | None = None
         self._thinking = False
         self._next = 0.0  # drawing, at the earliest
         self._due: asyncio.TimerHandle | None = None
@@ -114,7 +114,7 @@ class ReplyView:
         if (whole := self._blocks.feed(event)) is not None:
             self._print(whole)
 
-    def _new_blocks(self) -> Blocks:
+    def _new_blocks(self) -> TextBlocks:
         if self._thinking:
             return LineBlocks(style="dim italic")
         if self._look.origin:
@@ -188,10 +188,10 @@ class _Last:
 def _called(call: object) -> RichText:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
-        return RichText(harmless(json.dumps(call, ensure_ascii=False)), style="magenta")
+        return RichText(escape_controls(json.dumps(call, ensure_ascii=False)), style="magenta")
     arguments = function.get("arguments")
     given = ", ".join(_argument(arguments)) if isinstance(arguments, dict) else str(arguments)
-    return RichText(harmless(f"calls {function.get('name')}({given})"), style="magenta")
+    return RichText(escape_controls(f"calls {function.get('name')}({given})"), style="magenta")
 
 
 def _argument(arguments: dict[str, object]) -> Iterator[str]:

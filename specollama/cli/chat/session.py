@@ -13,28 +13,28 @@ from typing import Any
 from rich.text import Text as RichText
 
 from specollama.backends.ollama.schema import LOAD_OPTIONS
-from specollama.cli.chat.line_reader import Reader, without_echo
-from specollama.cli.chat.pair_choice import Choice
-from specollama.cli.chat.progress import Progress, Room
-from specollama.cli.chat.reply_view import Look, ReplyView
+from specollama.cli.chat.line_reader import MessageReader, without_echo
+from specollama.cli.chat.pair_choice import PairChoice
+from specollama.cli.chat.progress import ContextUsage, ReplyProgress
+from specollama.cli.chat.reply_view import ReplyView, ViewSettings
 from specollama.cli.terminal import output
 from specollama.config import private_file
 from specollama.config.loading import Config
 from specollama.config.settings import Overrides, PairSettings
 from specollama.errors import EndpointError, RunError, SpecollamaError, UsageError
-from specollama.pairs.conversation import Talk, Turn
-from specollama.pairs.history_store import Kept, Store
+from specollama.pairs.conversation import ChatHistory, ChatTurn
+from specollama.pairs.history_store import ConversationStore, SavedConversation
 from specollama.pairs.pair import Pair
-from specollama.pairs.report import aligned, stats_lines, stats_object
-from specollama.pairs.request import Conversation
-from specollama.pairs.trace.recorder import TOP, Recorder, TraceFile, last_file, written
+from specollama.pairs.report import align_columns, stats_lines, stats_object
+from specollama.pairs.request import ChatInput
+from specollama.pairs.trace.recorder import TOP_TOKENS, TraceFile, TraceRecorder, last_trace_file, trace_text
 from specollama.spec_decode.events import Done, Event, Status, Text
 from specollama.spec_decode.metrics import Stats
-from specollama.spec_decode.types import DoneReason, Round
+from specollama.spec_decode.types import DoneReason, RoundRecord
 
 
 @dataclass(slots=True)
-class Heard:
+class ReplyBuffer:
     """What came of a reply."""
 
     answer: list[str] = field(default_factory=list)
@@ -42,14 +42,14 @@ class Heard:
     stats: Stats | None = None
     reason: DoneReason | None = None
 
-    def take(self, event: Event) -> None:
+    def add(self, event: Event) -> None:
         if isinstance(event, Text):
             (self.thinking if event.thinking else self.answer).append(event.text)
         elif isinstance(event, Done):
             self.stats, self.reason = event.stats, event.reason
 
     @property
-    def missing(self) -> str:
+    def missing_answer(self) -> str:
         """What to say of a reply that ended without an answer; "" of any other one."""
         if self.reason is None or any(self.answer):
             return ""
@@ -57,13 +57,15 @@ class Heard:
         more = "; /set parameter num_predict N allows more tokens" if self.reason is DoneReason.LENGTH else ""
         return f"no answer came{thought}{more}"
 
-    def turn(self) -> Turn:
+    def turn(self) -> ChatTurn:
         stats = stats_object(self.stats) if self.stats else None
-        return Turn("assistant", "".join(self.answer), (), "".join(self.thinking), stats, stopped=self.stats is None)
+        return ChatTurn(
+            "assistant", "".join(self.answer), (), "".join(self.thinking), stats, stopped=self.stats is None
+        )
 
 
 @dataclass(slots=True)
-class Session:
+class ChatSession:
     """`terminal`: a person reads along, so that replies are drawn; else they are printed as they come.
 
     `flags`: what was set of the pair, on the command line and since; `given`: on the command line alone. `store`
@@ -72,39 +74,39 @@ class Session:
 
     runner: asyncio.Runner
     config: Config
-    choice: Choice
+    choice: PairChoice
     flags: Overrides
     terminal: bool
-    look: Look = field(default_factory=Look)
-    kept: Kept = field(default_factory=lambda: Kept(Talk()))
+    view: ViewSettings = field(default_factory=ViewSettings)
+    saved: SavedConversation = field(default_factory=lambda: SavedConversation(ChatHistory()))
     given: Overrides = field(default_factory=Overrides)
-    store: Store | None = None
+    store: ConversationStore | None = None
     history: bool = False
     think: bool | str | None = None
     format: Any = None
     trace: TraceFile | None = None
-    progress: Progress = field(default_factory=Progress)
-    room: Room = field(default_factory=lambda: Room(0, None))
+    progress: ReplyProgress = field(default_factory=ReplyProgress)
+    context_usage: ContextUsage = field(default_factory=lambda: ContextUsage(0, None))
     stats: Stats | None = None
-    recorded: Recorder | None = None  # the last reply
+    last_trace: TraceRecorder | None = None  # the last reply
     failed: bool = False  # whether any message did
-    begun: str = ""  # what the next message begins with
-    reader: Reader = field(init=False)  # set it before anything is read
+    prefilled_input: str = ""  # what the next message begins with
+    reader: MessageReader = field(init=False)  # set it before anything is read
     pair: Pair = field(init=False)
     _opened: Pair = field(init=False)
-    _traced: Recorder | None = None  # the same for the trace's file, with or without texts
-    _told: str = ""  # the status that was shown last
+    _file_trace: TraceRecorder | None = None  # the same for the trace's file, with or without texts
+    _last_status: str = ""  # the status that was shown last
 
     def __post_init__(self) -> None:
         self._open(self.choice.settings(self.config, self.flags))
 
     @property
-    def talk(self) -> Talk:
-        return self.kept.talk
+    def history_so_far(self) -> ChatHistory:
+        return self.saved.history
 
     def say(self, text: str) -> None:
         """What isn't the answer. Some of it a model wrote, or a server."""
-        text = output.harmless(text)
+        text = output.escape_controls(text)
         if text and self.terminal:
             output.stderr(wrap=True).print(RichText(text))
         elif text:
@@ -113,14 +115,14 @@ class Session:
     def close(self) -> None:
         self.runner.run(self._opened.__aexit__(None, None, None))
 
-    def switch(self, choice: Choice, flags: Overrides) -> None:
+    def switch(self, choice: PairChoice, flags: Overrides) -> None:
         """Go on with another pair, or the same one opened anew. Raises SpecollamaError, and nothing has changed."""
         settings = choice.settings(self.config, flags)
         self.close()
-        self.choice, self.flags, self.room = choice, flags, Room(self.room.used, None)
+        self.choice, self.flags, self.context_usage = choice, flags, ContextUsage(self.context_usage.used, None)
         self._open(settings)
 
-    def go_on(self, choice: Choice, flags: Overrides) -> None:
+    def resume(self, choice: PairChoice, flags: Overrides) -> None:
         """With this pair as these flags have it, which stays open where it can. Raises as `switch` does."""
         if choice == self.choice and _beside_options(flags) == _beside_options(self.flags):
             self.tune(flags)
@@ -134,73 +136,73 @@ class Session:
         if anew & LOAD_OPTIONS or before.keys() - after.keys():
             self.switch(self.choice, flags)
         else:
-            self.pair, self.flags = self._opened.tuned(**flags), flags
+            self.pair, self.flags = self._opened.with_overrides(**flags), flags
 
     def ask(self, text: str, images: list[str]) -> None:
         """One question and its answer."""
-        if self.room.full:
+        if self.context_usage.full:
             self.failed = True
-            self.begun, self.talk.images = text, [*self.talk.images, *images]
-            self.say(f"this doesn't fit any more ({self.room.words()}): {self.room.advice}")
+            self.prefilled_input, self.history_so_far.images = text, [*self.history_so_far.images, *images]
+            self.say(f"this doesn't fit any more ({self.context_usage.text()}): {self.context_usage.advice}")
             return
-        self.talk.ask(text, images)
+        self.history_so_far.add_question(text, images)
         self.answer()
 
-    def answer(self, instead: list[Turn] | None = None) -> None:
+    def answer(self, instead: list[ChatTurn] | None = None) -> None:
         """Answers the last question. Whatever ends it, what came is kept; where nothing came, so is what was before.
 
         `instead`: the turns that it replaces, unless a fault breaks it off.
         """
-        heard, waiting = Heard(), self.talk.images
-        question = self.talk.turns[-1]
+        heard, waiting = ReplyBuffer(), self.history_so_far.images
+        question = self.history_so_far.turns[-1]
         whole = self._reply(heard)
-        came = self.talk.keep(heard.turn())
-        self.failed |= bool(heard.missing)
-        self.say(heard.missing)
+        came = self.history_so_far.add_answer(heard.turn())
+        self.failed |= bool(heard.missing_answer)
+        self.say(heard.missing_answer)
         if instead is not None and not (came and whole):
-            self.talk.turns, self.talk.images = instead, waiting
+            self.history_so_far.turns, self.history_so_far.images = instead, waiting
             self.say("(the answer before stays)")
         elif came:
-            self.keep()
-            self._measure(heard.stats)  # asks a server, and may be interrupted
+            self.save()
+            self._update_context(heard.stats)  # asks a server, and may be interrupted
         else:
-            self.begun = question.content
+            self.prefilled_input = question.content
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """The conversation as it is now, where that is wanted."""
-        if self.store is None or not self.history or not (self.talk.turns or self.kept.id):
+        if self.store is None or not self.history or not (self.history_so_far.turns or self.saved.id):
             return
-        before, name = self.kept.id, self.kept.name
+        before, name = self.saved.id, self.saved.name
         try:
-            self.kept, named = _saved(self.store, self.held())
+            self.saved, named = _saved(self.store, self.current())
         except RunError as error:
             self.history = False
             self.say(f"error: {error}")
             return
         if not named:
-            self.say(f"(another conversation is called {name} by now: this one is kept as {self.kept.id})")
-        elif before is not None and self.kept.id != before:
-            self.say(f"(another chat went on with conversation {before}: this one is kept as {self.kept.id})")
+            self.say(f"(another conversation is called {name} by now: this one is kept as {self.saved.id})")
+        elif before is not None and self.saved.id != before:
+            self.say(f"(another chat went on with conversation {before}: this one is kept as {self.saved.id})")
 
-    def held(self) -> Kept:
+    def current(self) -> SavedConversation:
         """The conversation with what it is held with now."""
         options = {name: value for name, value in self.flags.items() if value is not None}
-        return replace(self.kept, pair=self.choice.as_object(), options=options)
+        return replace(self.saved, pair=self.choice.as_object(), options=options)
 
     def status(self) -> str:
         """The line under the prompt."""
         name = self.pair.settings.name or str(self.pair.settings.target)
-        return " · ".join(part for part in (name, self.progress.line(), self.room.words()) if part)
+        return " · ".join(part for part in (name, self.progress.line(), self.context_usage.text()) if part)
 
     def _open(self, settings: PairSettings) -> None:
         self._opened = self.pair = Pair(settings, os.environ)
         self.runner.run(self._opened.__aenter__())
 
-    def _reply(self, heard: Heard) -> bool:
+    def _reply(self, heard: ReplyBuffer) -> bool:
         """Whether no fault broke it off."""
-        self.progress, self.stats = Progress(), None
-        self.recorded = Recorder(self.pair.settings, texts=True)
-        self._traced = self.trace.recorder(self.pair.settings) if self.trace else None
+        self.progress, self.stats = ReplyProgress(), None
+        self.last_trace = TraceRecorder(self.pair.settings, texts=True)
+        self._file_trace = self.trace.recorder(self.pair.settings) if self.trace else None
         show, whole = self._display(), True
         try:
             with without_echo() if self.terminal else nullcontext():
@@ -212,81 +214,84 @@ class Session:
             self.failed, whole = True, False
             show.end()
             for recorder in self._recorders:
-                recorder.broke_off(str(error))
+                recorder.fail(str(error))
             self.say(f"error: {error}{self._advice(error)}")
         self._keep_traces()
         return whole
 
     def _display(self) -> output.Display:
-        if self.terminal and self.look.wordwrap:
-            return ReplyView(output.stdout(wrap=True), self.look, self.progress)
-        return output.as_text(origin=self.look.origin, stats=False, styles=self.look.styles)
+        if self.terminal and self.view.wordwrap:
+            return ReplyView(output.stdout(wrap=True), self.view, self.progress)
+        return output.text_display(origin=self.view.origin, stats=False, styles=self.view.styles)
 
-    async def _events(self, heard: Heard, show: output.Display) -> None:
-        conversation = Conversation(
-            self.talk.messages,
+    async def _events(self, heard: ReplyBuffer, show: output.Display) -> None:
+        conversation = ChatInput(
+            self.history_so_far.messages,
             format=self.format,
             think=self.think,
-            top_logprobs=TOP if self.trace else 0,
+            top_logprobs=TOP_TOKENS if self.trace else 0,
             truncate=False,
         )
         if isinstance(show, ReplyView):
             show.start()
-        pair = self.pair.watched(self._round)
+        pair = self.pair.with_observer(self._round)
         async with aclosing(pair.reply(conversation)) as events:
             async for event in events:
-                heard.take(event)
+                heard.add(event)
                 for recorder in self._recorders:
                     recorder.event(event)
                 self.progress.event(event, monotonic())
-                self._tell(event, show)
+                self._show_status(event, show)
                 show(event)
         self.stats = heard.stats
-        if self.look.verbose and self.stats:
-            self.say(aligned(stats_lines(self.stats)))
+        if self.view.verbose and self.stats:
+            self.say(align_columns(stats_lines(self.stats)))
 
-    def _round(self, done: Round) -> None:
+    def _round(self, done: RoundRecord) -> None:
         self.progress.round(done)
         for recorder in self._recorders:
             recorder.round(done)
 
-    def _tell(self, event: Event, show: output.Display) -> None:
+    def _show_status(self, event: Event, show: output.Display) -> None:
         """How it is speculated is told when that changes; the line of counts says it all the time."""
-        if isinstance(event, Status) and isinstance(show, ReplyView) and str(event) != self._told:
-            self._told = str(event)
-            show.say(self._told)
+        if isinstance(event, Status) and isinstance(show, ReplyView) and str(event) != self._last_status:
+            self._last_status = str(event)
+            show.say(self._last_status)
 
-    def _measure(self, stats: Stats | None) -> None:
+    def _update_context(self, stats: Stats | None) -> None:
         """How full the context is, told when it gets full."""
         if stats is None:
             return
         length = None
         with suppress(EndpointError):
             length = self.runner.run(self.pair.context_length())
-        before, self.room = self.room, Room(stats.prompt_eval_count + stats.eval_count, length)
-        self.say(self.room.announcement(before))
+        before, self.context_usage = (
+            self.context_usage,
+            ContextUsage(stats.prompt_eval_count + stats.eval_count, length),
+        )
+        self.say(self.context_usage.announcement(before))
 
     def _advice(self, error: SpecollamaError) -> str:
         long = any(word in str(error) for word in ("context", "exceed", "longer than"))
-        return f"; {self.room.advice}" if long and "num_ctx" not in str(error) else ""
+        return f"; {self.context_usage.advice}" if long and "num_ctx" not in str(error) else ""
 
     @property
-    def _recorders(self) -> list[Recorder]:
+    def _recorders(self) -> list[TraceRecorder]:
         """What records the reply that runs."""
-        return [recorder for recorder in (self.recorded, self._traced) if recorder]
+        return [recorder for recorder in (self.last_trace, self._file_trace) if recorder]
 
     def _keep_traces(self) -> None:
         for recorder in self._recorders:
-            recorder.broke_off()
-        if self.trace and self._traced:
-            self.trace.add(self._traced)
-        if self.history and self.recorded:
+            recorder.fail()
+        if self.trace and self._file_trace:
+            self.trace.add(self._file_trace)
+        if self.history and self.last_trace:
             with suppress(OSError):  # a convenience: `--trace` is for those who rely on it
-                last_file().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                private_file.write(last_file(), written(self.recorded))
+                last_trace_file().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                private_file.write_private(last_trace_file(), trace_text(self.last_trace))
 
 
-def _saved(store: Store, kept: Kept) -> tuple[Kept, bool]:
+def _saved(store: ConversationStore, kept: SavedConversation) -> tuple[SavedConversation, bool]:
     """The conversation as it is kept, and whether under its name: another one may have that by now."""
     try:
         return store.save(kept), True
@@ -298,7 +303,7 @@ def _beside_options(flags: Overrides) -> dict[str, Any]:
     return {name: value for name, value in flags.items() if name != "options" and value is not None}
 
 
-def piped() -> bool:
+def is_piped() -> bool:
     """Whether nobody sits at a terminal that can be drawn on."""
     ours = (sys.stdin, sys.stdout)
     return os.environ.get("TERM") == "dumb" or not all(stream is not None and stream.isatty() for stream in ours)

@@ -15,11 +15,11 @@ from specollama.cli.terminal.progress import progress
 from specollama.config.settings import PairSettings
 from specollama.errors import RunError, UsageError
 from specollama.pairs.pair import Pair
-from specollama.tools.review.batch import Batch, begin
-from specollama.tools.review.log_entries import Call
-from specollama.tools.review.prompts import Prompts, load
-from specollama.tools.review.run_folder import Run, opened
-from specollama.tools.review.state import Status
+from specollama.tools.review.batch import Batch, begin_run
+from specollama.tools.review.log_entries import PairCall
+from specollama.tools.review.prompts import PromptFile, load
+from specollama.tools.review.run_folder import ReviewRun, open_run
+from specollama.tools.review.state import ItemStatus
 
 
 def batch(
@@ -70,15 +70,15 @@ def batch(
         "stop": stop or None,
     }
     flags = options.flags(lookahead=lookahead, route=route, rule=rule, keep_alive=keep_alive, sampling=sampling)
-    known = options.configuration(config)
+    known = options.load_configuration(config)
     name, file = _pair_and_file(words, target_given=target is not None)
     settings = options.pair_settings(known, name, target, draft, flags)
     prompts = load(file)
     who = options.reviewer_name(reviewer)
-    call = Call(pair=settings.name, target=target, draft=draft, flags=_given(flags))
-    with opened(out, who) as run:
+    call = PairCall(pair=settings.name, target=target, draft=draft, flags=_given(flags))
+    with open_run(out, who) as run:
         _tell_recovered(run)
-        begin(run, who, call, settings, prompts, quorum or known.table.review.quorum)
+        begin_run(run, who, call, settings, prompts, quorum or known.table.review.quorum)
         try:
             asyncio.run(_answer(run, who, settings, prompts, concurrency))
         finally:
@@ -100,34 +100,34 @@ def _given(flags: dict[str, object]) -> dict[str, object]:
     return {name: value for name, value in flags.items() if value is not None and value != {}}
 
 
-async def _answer(run: Run, who: str, settings: PairSettings, prompts: Prompts, concurrency: int) -> None:
+async def _answer(run: ReviewRun, who: str, settings: PairSettings, prompts: PromptFile, concurrency: int) -> None:
     total = len(prompts.items)
-    waiting = len(run.state.having(Status.WAITING, Status.FAILED))
+    waiting = len(run.state.with_status(ItemStatus.WAITING, ItemStatus.FAILED))
     async with Pair(settings, os.environ) as pair:
         with progress(total, total - waiting) as (_, advance):
             await Batch(run, who, pair, prompts, advance).answer_all(concurrency)
 
 
-def _tell_recovered(run: Run) -> None:
+def _tell_recovered(run: ReviewRun) -> None:
     if run.recovered:
         output.stderr().print(
             f"a process was killed while it wrote; {run.recovered} bytes of an unfinished entry were cut off"
         )
 
 
-def _report(run: Run) -> None:
-    total, without = len(run.state.items), len(run.state.having(Status.WAITING))
+def _report(run: ReviewRun) -> None:
+    total, without = len(run.state.items), len(run.state.with_status(ItemStatus.WAITING))
     folder, aside = escape(str(run.folder)), output.stderr()
     if without:
         aside.print(
-            f"{total - without} of {output.counted(total, 'item')} in {folder}; the same command goes on from there"
+            f"{total - without} of {output.count_text(total, 'item')} in {folder}; the same command goes on from there"
         )
     else:
-        aside.print(f"{output.counted(total, 'item')} in {folder}; next: specollama review {folder}")
+        aside.print(f"{output.count_text(total, 'item')} in {folder}; next: specollama review {folder}")
 
 
-def _fail_if_any(run: Run) -> None:
-    failed = run.state.having(Status.FAILED)
+def _fail_if_any(run: ReviewRun) -> None:
+    failed = run.state.with_status(ItemStatus.FAILED)
     if failed:
         first = failed[0]
         raise RunError(

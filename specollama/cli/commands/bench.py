@@ -18,16 +18,16 @@ from specollama.cli.terminal import options, output
 from specollama.cli.terminal.figures import show_figures
 from specollama.cli.terminal.progress import progress
 from specollama.config.loading import Config
-from specollama.config.schema import nearest
+from specollama.config.schema import suggest_names
 from specollama.config.settings import FileRef, ModelRef, PairSettings
 from specollama.errors import MissingPackage, RunError, UsageError, one_line
 from specollama.spec_decode.types import Route
 from specollama.tools.bench.plot import draw
-from specollama.tools.bench.prompts import BUILT_IN, Prompt, built_in, load, spread
+from specollama.tools.bench.prompts import BUILT_IN, Prompt, built_in, load, pick_evenly
 from specollama.tools.bench.results import Results, new_file
-from specollama.tools.bench.runner import Measured, Run, questions
-from specollama.tools.bench.summary import SideFigures
-from specollama.tools.bench.systems import Side, open_sides
+from specollama.tools.bench.runner import BenchRun, Measurements, prompt_turns
+from specollama.tools.bench.summary import ContestantFigures
+from specollama.tools.bench.systems import Contestant, open_contestants
 
 if TYPE_CHECKING:
     from specollama.pairs.trace.recorder import TraceFile
@@ -90,17 +90,17 @@ def bench(
 ) -> None:
     """Measure a pair: speed and texts beside the target alone, at temperature 0, in one run."""
     flags = options.flags(lookahead=lookahead, route=None, rule=None, keep_alive=keep_alive, sampling={})
-    known = options.configuration(config)
-    chosen = parsed_routes(routes)
+    known = options.load_configuration(config)
+    chosen = parse_routes(routes)
     if target is not None:
         flags["route"] = Route.PLAIN  # which needs no draft model; whether the routes to compare do is checked below
     settings = options.pair_settings(known, pair, target, draft, flags)
     asked = load(prompts) if prompts else built_in()
-    call = Call(
+    call = BenchCall(
         settings=settings,
         routes=chosen,
         against=_engine(against, settings, known) if against else None,
-        prompts=spread(asked, limit) if limit else asked,
+        prompts=pick_evenly(asked, limit) if limit else asked,
         source=str(prompts) if prompts else BUILT_IN,
         turns=turns,
         num_predict=num_predict,
@@ -113,7 +113,7 @@ def bench(
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class BenchCall:
     """What is to be measured. `source`: where the prompts come from."""
 
     settings: PairSettings
@@ -133,23 +133,23 @@ class Call:
         if not compared and self.against is None:
             raise UsageError("--routes plain: nothing to compare it with; add a route, or --against")
         for route in compared:
-            self.settings.override(route=route)
-        names = [question.id for prompt in self.prompts for question in questions(prompt, self.turns)]
+            self.settings.with_overrides(route=route)
+        names = [question.id for prompt in self.prompts for question in prompt_turns(prompt, self.turns)]
         if twice := [name for name, times in Counter(names).items() if times > 1]:
             raise UsageError(
                 one_line(f"--turns {self.turns}: a prompt and a turn of another are both called {twice[0]}")
             )
 
     def traced(
-        self, sides: Mapping[str, Side], note: Callable[[str], None]
-    ) -> tuple[Mapping[str, Side], Callable[[str], None]]:
+        self, sides: Mapping[str, Contestant], note: Callable[[str], None]
+    ) -> tuple[Mapping[str, Contestant], Callable[[str], None]]:
         """The sides, traced if that is wanted, and what is to be told what is done."""
         if self.trace is None:
             return sides, note
-        from specollama.tools.bench.traced import Labels, TracedSide  # here, since hardly any run is traced
+        from specollama.tools.bench.traced import TracedContestant, TraceLabels  # here, since hardly any run is traced
 
-        labels = Labels(note)
-        return {name: TracedSide(side, self.settings, self.trace, labels) for name, side in sides.items()}, labels
+        labels = TraceLabels(note)
+        return {name: TracedContestant(side, self.settings, self.trace, labels) for name, side in sides.items()}, labels
 
     @property
     def options(self) -> dict[str, Any]:
@@ -171,12 +171,12 @@ class Call:
         }
 
 
-def parsed_routes(text: str) -> list[Route]:
+def parse_routes(text: str) -> list[Route]:
     """The routes of `plain,lanes`, each once. Raises UsageError naming the one that isn't there."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in list(Route):
-            raise UsageError(f"--routes: there is no route {name!r}{nearest(name, list(Route))}")
+            raise UsageError(f"--routes: there is no route {name!r}{suggest_names(name, list(Route))}")
     if not names:
         raise UsageError("--routes: names no route")
     return [Route(name) for name in dict.fromkeys(names)]
@@ -192,31 +192,31 @@ def _engine(text: str, settings: PairSettings, config: Config) -> ModelRef:
     return engine
 
 
-async def _bench(call: Call) -> None:
+async def _bench(call: BenchCall) -> None:
     async with AsyncExitStack() as stack:
-        sides = await open_sides(call.settings, call.routes, call.against, os.environ, stack)
-        measured = Measured()
+        sides = await open_contestants(call.settings, call.routes, call.against, os.environ, stack)
+        measured = Measurements()
         results = Results(new_file(call.out), measured, sides, call.prompts, call.as_object())
         results.save()  # now rather than after an hour: the folder may not be writable
         try:
             with progress(len(call.prompts)) as (note, advance):
-                asked, told = call.traced(sides.sides, note)
-                run = Run(asked, call.options, call.repeat, measured, told)
-                await run.load()
+                asked, told = call.traced(sides.by_name, note)
+                run = BenchRun(asked, call.options, call.repeat, measured, told)
+                await run.warm_up()
                 for prompt in call.prompts:
-                    await run.ask(prompt, call.turns)
+                    await run.run_prompt(prompt, call.turns)
                     results.save()
                     advance(prompt.id)
             results.complete = True
         finally:
             figures = results.figures
-            results.keep(figures)
+            results.save_partial(figures)
             if not results.complete and measured.measurements:
                 output.stderr().print(f"not complete; what was measured is in {escape(str(results.file))}")
     _report(results, figures)
 
 
-def _report(results: Results, figures: Sequence[SideFigures]) -> None:
+def _report(results: Results, figures: Sequence[ContestantFigures]) -> None:
     """The table, where the files are, and a failure when a reply was no reply."""
     aside = output.stderr()
     show_figures(output.stdout(), figures)

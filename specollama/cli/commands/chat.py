@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specollama.cli.terminal import options
-from specollama.cli.terminal.attachments import attached
+from specollama.cli.terminal.attachments import load_attachments
 from specollama.config.loading import Config
 from specollama.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from specollama.cli.chat.line_reader import Reader
-    from specollama.cli.chat.pair_choice import Choice
-    from specollama.cli.chat.reply_view import Look
-    from specollama.cli.chat.session import Session
-    from specollama.pairs.history_store import Kept, Store
+    from specollama.cli.chat.line_reader import MessageReader
+    from specollama.cli.chat.pair_choice import PairChoice
+    from specollama.cli.chat.reply_view import ViewSettings
+    from specollama.cli.chat.session import ChatSession
+    from specollama.pairs.history_store import ConversationStore, SavedConversation
 
 _CONVERSATION = "Conversation"
 
@@ -84,10 +84,10 @@ def chat(
     Piped, it ends with 1 if any message failed.
     """
     # here, since other commands don't need what a chat is made of, and some of it takes long to load
-    from specollama.cli.chat.pair_choice import Choice, merged
+    from specollama.cli.chat.pair_choice import PairChoice, merge_flags
     from specollama.cli.chat.reply_view import THEMES
-    from specollama.cli.chat.session import Session, piped
-    from specollama.pairs.history_store import Store
+    from specollama.cli.chat.session import ChatSession, is_piped
+    from specollama.pairs.history_store import ConversationStore
 
     if theme not in (None, *THEMES):
         raise UsageError(f"--theme {theme}: must be one of {', '.join(THEMES)}")
@@ -108,24 +108,24 @@ def chat(
         sampling=sampling,
         opening={"batch_threads": batch_threads, "kv_type": kv_type, "requantize": requantize},
     )
-    known = options.configuration(config)
-    terminal = not piped()
-    kept = _kept(Store(), resume, load)
+    known = options.load_configuration(config)
+    terminal = not is_piped()
+    kept = _kept(ConversationStore(), resume, load)
     wanted = known.table.chat.history if history is None else history
-    store = Store() if (terminal or kept.id is not None if wanted is None else wanted) else None
-    choice = _choice(Choice(pair, target, draft), kept, known, terminal)
-    kept.talk.system = system or kept.talk.system
-    kept.talk.images = attached(image)
+    store = ConversationStore() if (terminal or kept.id is not None if wanted is None else wanted) else None
+    choice = _choice(PairChoice(pair, target, draft), kept, known, terminal)
+    kept.history.system = system or kept.history.system
+    kept.history.images = load_attachments(image)
     options.read_any_bytes()
     with asyncio.Runner() as runner:
-        session = Session(
+        session = ChatSession(
             runner,
             known,
             choice,
-            merged(kept, choice, flags),
+            merge_flags(kept, choice, flags),
             terminal=terminal,
-            look=_look(known, origin=show_origin, theme=theme, verbose=verbose),
-            kept=kept,
+            view=_look(known, origin=show_origin, theme=theme, verbose=verbose),
+            saved=kept,
             given=flags,
             store=store,
             history=store is not None,
@@ -141,11 +141,11 @@ def chat(
         raise typer.Exit(1)
 
 
-def _look(config: Config, *, origin: bool, theme: str | None, verbose: bool) -> Look:
-    from specollama.cli.chat.reply_view import Look
+def _look(config: Config, *, origin: bool, theme: str | None, verbose: bool) -> ViewSettings:
+    from specollama.cli.chat.reply_view import ViewSettings
 
     table = config.table.chat
-    return Look(
+    return ViewSettings(
         origin=origin or table.origin,
         markdown=table.markdown,
         wordwrap=table.wordwrap,
@@ -155,39 +155,39 @@ def _look(config: Config, *, origin: bool, theme: str | None, verbose: bool) -> 
     )
 
 
-def _kept(store: Store, resume: bool, load: str | None) -> Kept:
+def _kept(store: ConversationStore, resume: bool, load: str | None) -> SavedConversation:
     """The conversation that goes on, or a new one."""
-    from specollama.pairs.conversation import Talk
-    from specollama.pairs.history_store import Kept
+    from specollama.pairs.conversation import ChatHistory
+    from specollama.pairs.history_store import SavedConversation
 
     if load is not None:
         return store.load(load)
     last = store.last() if resume else None
     if resume and last is None:
         print("no conversation is kept yet: a new one begins", file=sys.stderr)
-    return last or Kept(Talk())
+    return last or SavedConversation(ChatHistory())
 
 
-def _choice(given: Choice, kept: Kept, config: Config, terminal: bool) -> Choice:
+def _choice(given: PairChoice, kept: SavedConversation, config: Config, terminal: bool) -> PairChoice:
     """The pair that was given, else the one the conversation was held with, else the default one.
 
     Raises UsageError or ConfigError in at most three lines where there is none.
     """
-    from specollama.cli.chat.pair_choice import EMBEDDED, Choice, no_pair
+    from specollama.cli.chat.pair_choice import EMBEDDED, PairChoice, no_pair_text
 
-    if not given.given and Choice.of(kept.pair).given:
-        return Choice.of(kept.pair)
+    if not given.given and PairChoice.of(kept.pair).given:
+        return PairChoice.of(kept.pair)
     if given.given or given.draft is not None or config.table.pairs:
         return given
-    if not terminal or "pip install" in no_pair():
-        raise ConfigError(no_pair())
-    print(no_pair(), file=sys.stderr)
+    if not terminal or "pip install" in no_pair_text():
+        raise ConfigError(no_pair_text())
+    print(no_pair_text(), file=sys.stderr)
     if not typer.confirm("try that now?", default=True, err=True):
         raise typer.Exit(2)
-    return Choice(EMBEDDED)
+    return PairChoice(EMBEDDED)
 
 
-def _reader(session: Session) -> Reader:
+def _reader(session: ChatSession) -> MessageReader:
     from specollama.cli.chat.line_reader import LineReader, TerminalReader
     from specollama.cli.chat.pair_choice import pair_names
     from specollama.errors import RunError
@@ -204,20 +204,20 @@ def _reader(session: Session) -> Reader:
         return pair_names(session.config), [each.name or str(each.id) for each in found]
 
     reader = TerminalReader(session.runner, data_folder() / "typed", known, session.status)
-    reader.keep(session.history)
+    reader.set_history(session.history)
     return reader
 
 
-def _hold(session: Session) -> None:
+def _hold(session: ChatSession) -> None:
     """One message after another."""
-    from specollama.cli.chat.command_handlers import recalled
+    from specollama.cli.chat.command_handlers import resumed_text
 
-    if session.talk.turns:
-        session.say(recalled(session.kept))
+    if session.history_so_far.turns:
+        session.say(resumed_text(session.saved))
     elif session.terminal:
         session.say(f"{session.status()} · /help lists the commands, Ctrl-D leaves")
     while True:
-        begun, session.begun = session.begun, ""
+        begun, session.prefilled_input = session.prefilled_input, ""
         try:
             _take(session, session.reader.read(begun))
         except EOFError:
@@ -226,17 +226,17 @@ def _hold(session: Session) -> None:
             session.say("\n/bye or Ctrl-D leaves" if not session.terminal else "/bye or Ctrl-D leaves")
 
 
-def _take(session: Session, text: str) -> None:
+def _take(session: ChatSession, text: str) -> None:
     """A command, or a message."""
-    from specollama.cli.chat.command_handlers import carry_out
-    from specollama.cli.chat.commands import CommandFault, parse
-    from specollama.cli.chat.input_parsing import is_command, unquoted, with_images
+    from specollama.cli.chat.command_handlers import run_command
+    from specollama.cli.chat.commands import CommandFault, parse_command
+    from specollama.cli.chat.input_parsing import extract_images, is_command, strip_quotes
 
     try:
         if is_command(text):
-            carry_out(session, parse(text))
-        elif (said := unquoted(text)).strip():
-            message = with_images(said)
+            run_command(session, parse_command(text))
+        elif (said := strip_quotes(text)).strip():
+            message = extract_images(said)
             for file in message.files:
                 session.say(f"with the image {file}")
             session.ask(message.text, message.images)

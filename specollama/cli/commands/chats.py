@@ -23,13 +23,13 @@ def list_(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
 ) -> None:
     """List them, the latest first."""
-    from specollama.cli.chat.command_handlers import listed
-    from specollama.pairs.history_store import Store
+    from specollama.cli.chat.command_handlers import list_text
+    from specollama.pairs.history_store import ConversationStore
 
     if json:
-        print(output.json_text([asdict(each) for each in Store().summaries(text)]))
+        print(output.json_text([asdict(each) for each in ConversationStore().summaries(text)]))
     else:
-        print(listed(Store(), text))
+        print(list_text(ConversationStore(), text))
 
 
 @app.command()
@@ -45,27 +45,27 @@ def export(
     json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:
     """Write one as Markdown or JSON, with the counters of its replies."""
-    from specollama.pairs.history_store import Store, as_markdown, as_object, exported
+    from specollama.pairs.history_store import ConversationStore, as_markdown, as_object, export_conversation
 
-    kept = Store().load(name)
+    kept = ConversationStore().load(name)
     if out is not None:
-        exported(kept, out, output.overwriting(force=force), force="--force")
+        export_conversation(kept, out, output.overwriting(force=force), force="--force")
     elif json:
         print(output.json_text(as_object(kept), indent=2))
     else:
         text = as_markdown(kept)
-        sys.stdout.write(output.harmless(text) if output.stdout().is_terminal else text)
+        sys.stdout.write(output.escape_controls(text) if output.stdout().is_terminal else text)
 
 
 @app.command()
 def delete(name: Key) -> None:
     """Delete one, and the trace of a chat's last reply, whichever it was of."""
-    from specollama.pairs.history_store import Store
-    from specollama.pairs.trace.recorder import last_file
+    from specollama.pairs.history_store import ConversationStore
+    from specollama.pairs.trace.recorder import last_trace_file
 
-    kept = Store().delete(name)
-    print(one_line(f"deleted: {kept.talk.title}"), file=sys.stderr)
+    kept = ConversationStore().delete(name)
+    print(one_line(f"deleted: {kept.history.title}"), file=sys.stderr)
     try:
-        last_file().unlink(missing_ok=True)
+        last_trace_file().unlink(missing_ok=True)
     except OSError as error:
-        raise RunError(one_line(f"{last_file()}: can't be deleted: {error.strerror or error}")) from error
+        raise RunError(one_line(f"{last_trace_file()}: can't be deleted: {error.strerror or error}")) from error

@@ -23,8 +23,8 @@ from specollama.config.loading import Config, adhoc_pair
 from specollama.config.settings import FileRef, PairSettings
 from specollama.errors import UsageError
 from specollama.pairs.report import number, percent, seconds
-from specollama.pairs.request import Conversation
-from specollama.server.embedded.requirements import require
+from specollama.pairs.request import ChatInput
+from specollama.server.embedded.requirements import require_packages
 from specollama.spec_decode.types import Route
 from specollama.tools.bench import Comparison, compare
 
@@ -42,14 +42,14 @@ def demo(
     svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Save what is shown as a picture.")] = None,
 ) -> None:
     """Show speculation at work: a draft and a target of the embedded engine, beside plain."""
-    require()
+    require_packages()
     if route not in ("local", "lanes"):
         raise UsageError(f"--route {route}: the demo shows local or lanes")
     aside = output.stderr()
     with _two_files() if route == "local" else _two_servers(aside) as settings:
-        conversation = Conversation(messages(prompt, None), {"num_predict": num_predict, "temperature": 0})
+        conversation = ChatInput(messages(prompt, None), {"num_predict": num_predict, "temperature": 0})
         aside.print(f"\n[bold]{escape(prompt)}[/]   ({output.legend()})\n")
-        show = output.as_text(origin=True, stats=False)
+        show = output.text_display(origin=True, stats=False)
         comparison = asyncio.run(compare(settings, os.environ, conversation, show))
     _show_table(output.stdout(), comparison)
     if svg:
@@ -71,10 +71,10 @@ def _two_files() -> Iterator[PairSettings]:
 def _two_servers(aside: Console) -> Iterator[PairSettings]:
     """A server for the draft and one for the target, on free loopback ports, and the pair of both."""
     from specollama.server.embedded.default_models import default_models  # the packages have just been checked
-    from specollama.server.embedded.serve import Settings, serve_models
+    from specollama.server.embedded.serve import ServeSettings, serve_models
 
     models = default_models()
-    settings = Settings()
+    settings = ServeSettings()
     with (
         serve_models({"draft": models["draft"]}, settings) as draft,
         serve_models({"target": models["target"]}, settings) as target,

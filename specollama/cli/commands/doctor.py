@@ -19,12 +19,12 @@ from specollama.cli.terminal import options, output
 from specollama.config.endpoints import resolve_host
 from specollama.config.loading import Config
 from specollama.config.settings import PairSettings
-from specollama.tools.doctor.advice import advise, server_advice
-from specollama.tools.doctor.examine import examine
+from specollama.tools.doctor.advice import give_advice, server_advice
+from specollama.tools.doctor.examine import examine_pair
 from specollama.tools.doctor.findings import Advice, PairFindings, ServerFinding
-from specollama.tools.doctor.servers import look
+from specollama.tools.doctor.servers import inspect_server
 from specollama.tools.doctor.service_environment import Service, lines_for
-from specollama.tools.doctor.text_report import pair_lines, server_words
+from specollama.tools.doctor.text_report import pair_lines, server_line
 
 ServiceName = Annotated[
     Service | None,
@@ -47,12 +47,12 @@ def doctor(
 
     Ends with exit code 1 when something prevents speculation.
     """
-    known = options.configuration(config)
+    known = options.load_configuration(config)
     chosen = _chosen(known, pair, target, draft)
     if chosen:
-        with telling() as note:
+        with progress_note() as note:
             found = asyncio.run(_examine(chosen, measure, note))
-        advice = [advise(each) for each in found]
+        advice = [give_advice(each) for each in found]
         if json:
             print(json_module.dumps({"pairs": [_object(*both) for both in zip(found, advice, strict=True)]}))
         else:
@@ -81,7 +81,7 @@ async def _examine(pairs: list[PairSettings], measure: bool, note: Callable[[str
         def say(what: str, named: str = named) -> None:
             note(f"{named}{what}")
 
-        found.append(await examine(settings, os.environ, measure=measure, note=say))
+        found.append(await examine_pair(settings, os.environ, measure=measure, note=say))
     return found
 
 
@@ -93,15 +93,15 @@ def _server_alone(service: Service | None, *, json: bool) -> bool:
         print(json_module.dumps({"server": asdict(found), "advice": [each.as_object() for each in advice]}))
     else:
         if found.reachable:
-            output.stdout().print(Text(server_words(found)))
+            output.stdout().print(Text(server_line(found)))
         _show_advice(advice, service)
     return any(each.prevents for each in advice)
 
 
 async def _look() -> ServerFinding:
     endpoint = resolve_host(os.environ)
-    async with OllamaServer(endpoint.url, **endpoint.reaching(os.environ)) as server:
-        return await look(server, endpoint)
+    async with OllamaServer(endpoint.url, **endpoint.connection_settings(os.environ)) as server:
+        return await inspect_server(server, endpoint)
 
 
 def _no_pairs(found: ServerFinding) -> Advice:
@@ -147,7 +147,7 @@ def _show_advice(advice: list[Advice], service: Service | None) -> None:
 
 
 @contextmanager
-def telling() -> Iterator[Callable[[str], None]]:
+def progress_note() -> Iterator[Callable[[str], None]]:
     """What is being done, on a terminal."""
     console = output.stderr()
     if not console.is_terminal:

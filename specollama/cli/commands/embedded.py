@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from specollama.server.embedded.requirements import require
+from specollama.server.embedded.requirements import require_packages
 
 app = typer.Typer(help="An Ollama-compatible server in process, with a small model to try everything on.")
 
@@ -36,9 +36,9 @@ def serve(
     ] = None,
 ) -> None:
     """Serve the given models, by default a pair of SmolLM2-135M: draft (Q4_1) and target (F32)."""
-    require()
+    require_packages()
     # here, since without the packages just checked it can't even be imported
-    from specollama.server.embedded.serve import Settings, run
+    from specollama.server.embedded.serve import ServeSettings, run
 
-    settings = Settings(num_ctx=num_ctx, parallel=parallel, threads=threads)
+    settings = ServeSettings(num_ctx=num_ctx, parallel=parallel, threads=threads)
     run(model or [], host=host, port=port, settings=settings)

@@ -11,17 +11,19 @@ from typing import Annotated
 import typer
 
 from specollama.cli.terminal import options
-from specollama.config.schema import nearest
+from specollama.config.schema import suggest_names
 from specollama.config.settings import PairSettings
 from specollama.errors import UsageError
-from specollama.tools.export.model_facts import described
-from specollama.tools.export.writers import Engine, Wanted, exported
+from specollama.tools.export.model_facts import describe_models
+from specollama.tools.export.writers import ExportEngine, ExportRequest, export_files
 
 _EXECUTABLE = 0o755
 
 
 def export(
-    to: Annotated[str, typer.Option("--to", metavar="|".join(Engine), help="The engine.", rich_help_panel="Set-up")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="|".join(ExportEngine), help="The engine.", rich_help_panel="Set-up")
+    ],
     pair: Annotated[str | None, typer.Argument(metavar="PAIR", help="A pair of the configuration.")] = None,
     config: options.ConfigFile = None,
     target: options.TargetName = None,
@@ -49,22 +51,22 @@ def export(
     ] = None,
 ) -> None:
     """Write the command line, and the files if any, with which an engine runs the pair by itself."""
-    if to not in list(Engine):
-        raise UsageError(f"--to {to}: there is no such engine{nearest(to, list(Engine))}")
-    settings = options.pair_settings(options.configuration(config), pair, target, draft, {})
-    files = exported(Engine(to), _wanted(settings, tokens, target_hf, draft_hf))
+    if to not in list(ExportEngine):
+        raise UsageError(f"--to {to}: there is no such engine{suggest_names(to, list(ExportEngine))}")
+    settings = options.pair_settings(options.load_configuration(config), pair, target, draft, {})
+    files = export_files(ExportEngine(to), _wanted(settings, tokens, target_hf, draft_hf))
     if out is None:
         print("\n".join(_shown(files)), end="")
     else:
         _write(files, out)
 
 
-def _wanted(settings: PairSettings, tokens: int | None, target_hf: str | None, draft_hf: str | None) -> Wanted:
-    target, drafting = asyncio.run(described(settings, os.environ))
+def _wanted(settings: PairSettings, tokens: int | None, target_hf: str | None, draft_hf: str | None) -> ExportRequest:
+    target, drafting = asyncio.run(describe_models(settings, os.environ))
     lengths = settings.lookahead if isinstance(settings.lookahead, tuple) else (settings.lookahead,)
     fixed = max((length for length in lengths if isinstance(length, int)), default=0)
     context, native = settings.options.get("num_ctx"), settings.native.url
-    return Wanted(target, drafting, tokens or fixed or None, context, target_hf, draft_hf, native)
+    return ExportRequest(target, drafting, tokens or fixed or None, context, target_hf, draft_hf, native)
 
 
 def _shown(files: dict[str, str]) -> list[str]:

@@ -17,15 +17,15 @@ import typer
 
 from specollama.backends.llama_cpp.hardware import free_memory, has_gpu_memory
 from specollama.backends.ollama.client import OllamaServer
-from specollama.backends.ollama.model_info import describe
-from specollama.backends.ollama.server_watch import loaded
+from specollama.backends.ollama.model_info import fetch_model_info
+from specollama.backends.ollama.server_watch import is_loaded
 from specollama.cli.terminal import options, output
-from specollama.config.endpoints import Endpoint, local_port
+from specollama.config.endpoints import Endpoint, loopback_port
 from specollama.config.settings import ModelRef, PairSettings
 from specollama.errors import EndpointError, RunError, UsageError
 from specollama.tools import native_server
-from specollama.tools.doctor.service_environment import Service, likely_here, lines
-from specollama.tools.native_server import NativeServer, Setup, Shown
+from specollama.tools.doctor.service_environment import Service, likely_local_service, service_lines
+from specollama.tools.native_server import NativeServer, NativeSetup, ObservedReply
 
 
 def native(
@@ -58,19 +58,19 @@ def native(
     Needs Ollama 0.30 or later and both models in its store here. It is ready once a reply has shown that it drafts;
     the pair then uses it by the route `native`.
     """
-    known = options.configuration(config)
+    known = options.load_configuration(config)
     settings = options.pair_settings(known, pair, target, draft, {})
     if port is not None:
         settings = replace(settings, native=Endpoint(url=f"http://127.0.0.1:{port}", source="--port"))
-    setup = native_server.set_up(settings, os.environ, n_max, p_min)
-    native_server.refuse_unfit(setup)
+    setup = native_server.make_setup(settings, os.environ, n_max, p_min)
+    native_server.check_draft_compatibility(setup)
     if print_only:
-        _print(setup, service or likely_here(), json=json)
+        _print(setup, service or likely_local_service(), json=json)
         return
-    if local_port(setup.url) is None:
+    if loopback_port(setup.url) is None:
         raise UsageError(f"{settings.native}: a native server is started on this machine; give --port")
-    program = native_server.executable(ollama)
-    version = native_server.refuse_old(program)
+    program = native_server.find_executable(ollama)
+    version = native_server.check_version(program)
     teller = _Teller(json)
     if full := native_server.check_memory(setup, free_memory(), gpu=has_gpu_memory()):
         teller.tell("warning", full, message=full)
@@ -78,13 +78,13 @@ def native(
         asyncio.run(_serve(setup, program, settings, teller, version))
 
 
-def _print(setup: Setup, service: Service, *, json: bool) -> None:
+def _print(setup: NativeSetup, service: Service, *, json: bool) -> None:
     second = service is Service.SHELL
     environment = setup.environment if second else setup.drafting
     if json:
-        print(json_module.dumps({"environment": environment, "lines": list(lines(service, environment))}))
+        print(json_module.dumps({"environment": environment, "lines": list(service_lines(service, environment))}))
         return
-    print("\n".join(lines(service, environment)))
+    print("\n".join(service_lines(service, environment)))
     if not second:
         output.stderr().out(f"for an Ollama that serves {setup.model} alone: other models don't load with that draft")
 
@@ -102,7 +102,7 @@ class _Teller:
             output.stderr().out(words)
 
 
-async def _serve(setup: Setup, program: Path, settings: PairSettings, teller: _Teller, version: str) -> None:
+async def _serve(setup: NativeSetup, program: Path, settings: PairSettings, teller: _Teller, version: str) -> None:
     """Until it is ended, or ends. Raises RunError where it doesn't come up, doesn't speculate, or ends by itself."""
     await _refuse_taken(setup)
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -111,15 +111,15 @@ async def _serve(setup: Setup, program: Path, settings: PairSettings, teller: _T
         loop.add_signal_handler(number, task.cancel)
     plain = await _plain(settings)
     teller.tell("starting", f"starting {program} ({version}) for {setup.model} on {setup.url}", url=setup.url)
-    async with native_server.running(setup, program, os.environ) as server, OllamaServer(setup.url) as at:
-        await server.answering(at)
-        shown = await native_server.prove(server, at)
+    async with native_server.running_server(setup, program, os.environ) as server, OllamaServer(setup.url) as at:
+        await server.wait_until_ready(at)
+        shown = await native_server.require_drafting(server, at)
         teller.tell("ready", _ready(setup, server, shown, plain), **_figures(server, shown, plain))
         try:
-            await native_server.exited(server.process)
+            await native_server.wait_for_exit(server.process)
         finally:
             teller.tell("stopped", _tally(server), replies=server.replies, **_counts(server))
-        raise RunError(await server.ended())
+        raise RunError(await server.exit_reason())
 
 
 def _ending() -> list[signal.Signals]:
@@ -129,7 +129,7 @@ def _ending() -> list[signal.Signals]:
     return [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
 
 
-async def _refuse_taken(setup: Setup) -> None:
+async def _refuse_taken(setup: NativeSetup) -> None:
     async with OllamaServer(setup.url, connect_timeout=1, idle_timeout=2) as at:
         try:
             await at.version()
@@ -138,21 +138,21 @@ async def _refuse_taken(setup: Setup) -> None:
     raise RunError(f"{setup.url} answers already: another server listens there; give another --port")
 
 
-async def _plain(settings: PairSettings) -> Shown | None:
+async def _plain(settings: PairSettings) -> ObservedReply | None:
     """The same reply from the target's own server; None where it isn't loaded there, since this wouldn't load it."""
     target = settings.target
     assert isinstance(target, ModelRef)
     try:
-        async with OllamaServer(target.endpoint.url, **target.endpoint.reaching(os.environ)) as server:
-            if not await loaded(await describe(server, target.model)):
+        async with OllamaServer(target.endpoint.url, **target.endpoint.connection_settings(os.environ)) as server:
+            if not await is_loaded(await fetch_model_info(server, target.model)):
                 return None
-            await native_server.ask(server, target.model)
-            return await native_server.ask(server, target.model, logprobs=False)
+            await native_server.observe_reply(server, target.model)
+            return await native_server.observe_reply(server, target.model, logprobs=False)
     except EndpointError:
         return None
 
 
-def _ready(setup: Setup, server: NativeServer, shown: Shown, plain: Shown | None) -> str:
+def _ready(setup: NativeSetup, server: NativeServer, shown: ObservedReply, plain: ObservedReply | None) -> str:
     drafted = f"{shown.hidden} of {shown.tokens} tokens came out of drafts" if shown.hidden else "it drafts"
     counts = f", {server.accepted} of {server.drafted} drafted ones accepted" if server.drafted else ""
     lines = [f"ready: {setup.url} speculates ({drafted}{counts}, {shown.rate:.1f} tokens/s{_beside(shown, plain)})"]
@@ -160,7 +160,7 @@ def _ready(setup: Setup, server: NativeServer, shown: Shown, plain: Shown | None
     return "\n".join(lines)
 
 
-def _beside(shown: Shown, plain: Shown | None) -> str:
+def _beside(shown: ObservedReply, plain: ObservedReply | None) -> str:
     """A factor only with a look at the texts."""
     if plain is None or not plain.rate:
         return ""
@@ -169,7 +169,7 @@ def _beside(shown: Shown, plain: Shown | None) -> str:
     return f"; plain {plain.rate:.1f}{factor}, {same}"
 
 
-def _where(setup: Setup) -> str:
+def _where(setup: NativeSetup) -> str:
     return "" if setup.url == "http://127.0.0.1:11436" else f', native = "{setup.url}"'
 
 
@@ -185,7 +185,7 @@ def _counts(server: NativeServer) -> dict[str, int]:
     return {"drafted": server.drafted, "accepted": server.accepted}
 
 
-def _figures(server: NativeServer, shown: Shown, plain: Shown | None) -> Mapping[str, Any]:
+def _figures(server: NativeServer, shown: ObservedReply, plain: ObservedReply | None) -> Mapping[str, Any]:
     return {
         "url": server.setup.url,
         "tokens": shown.tokens,

@@ -16,7 +16,7 @@ from specollama.cli.commands.suggest import suggest
 from specollama.cli.terminal import options, output
 from specollama.config.loading import Config
 from specollama.errors import ConfigError
-from specollama.tools.doctor.pair_status import ModelFinding, PairFinding, survey
+from specollama.tools.doctor.pair_status import ModelFinding, PairFinding, pair_status
 
 
 class _Shows(TyperGroup):
@@ -49,7 +49,7 @@ def pairs(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
 ) -> None:
     """Show each pair: its servers and models, whether they fit, and the route that a reply would take."""
-    known = options.configuration(config)
+    known = options.load_configuration(config)
     chosen = names or list(known.table.pairs)
     if not chosen:
         raise ConfigError("there are no pairs: no configuration file defines one (the README shows how)")
@@ -65,8 +65,8 @@ async def _survey_all(config: Config, names: list[str], *, measure: bool) -> lis
     """One after another when they are timed, since they would disturb each other."""
     settings = [config.pair(name, os.environ) for name in names]
     if measure:
-        return [await survey(pair, os.environ, measure=True) for pair in settings]
-    return list(await asyncio.gather(*(survey(pair, os.environ) for pair in settings)))
+        return [await pair_status(pair, os.environ, measure=True) for pair in settings]
+    return list(await asyncio.gather(*(pair_status(pair, os.environ) for pair in settings)))
 
 
 def _show(finding: PairFinding) -> None:

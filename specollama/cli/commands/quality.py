@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from specollama.cli.commands.doctor import telling
+from specollama.cli.commands.doctor import progress_note
 from specollama.cli.terminal import options, output
 from specollama.pairs.report import number, percent
-from specollama.tools.bench.prompts import built_in, load, spread
-from specollama.tools.doctor.acceptance_probe import Fared, PairQuality, pair_quality
+from specollama.tools.bench.prompts import built_in, load, pick_evenly
+from specollama.tools.doctor.acceptance_probe import AcceptanceCounts, PairAcceptance, measure_acceptance
 from specollama.tools.doctor.findings import RouteFinding
 
 
@@ -41,18 +41,18 @@ def quality(
     The Brier score is the mean square that forecasts are off, 0 at best; constant: of always forecasting the rate.
     """
     given = options.flags(lookahead=lookahead, route=None, rule=None, keep_alive=None, sampling={})
-    settings = options.pair_settings(options.configuration(config), pair, target, draft, given)
+    settings = options.pair_settings(options.load_configuration(config), pair, target, draft, given)
     chosen = load(prompts) if prompts else built_in()
-    with telling() as note:
-        asked = spread(chosen, limit or len(chosen))
-        found = asyncio.run(pair_quality(settings, os.environ, asked, num_predict, note))
+    with progress_note() as note:
+        asked = pick_evenly(chosen, limit or len(chosen))
+        found = asyncio.run(measure_acceptance(settings, os.environ, asked, num_predict, note))
     if json:
         print(output.json_text(_object(found)))
     else:
         show_quality(output.stdout(), found)
 
 
-def show_quality(console: Console, found: PairQuality) -> None:
+def show_quality(console: Console, found: PairAcceptance) -> None:
     """A table by kind, one by forecast, and what the routes would gain."""
     console.print(_kinds(found))
     if whole := found.all.quality:
@@ -67,7 +67,7 @@ def show_quality(console: Console, found: PairQuality) -> None:
         console.out(line, highlight=False)
 
 
-def _kinds(found: PairQuality) -> Table:
+def _kinds(found: PairAcceptance) -> Table:
     table = _table("kind", "tested", "accepted", "predicted", "Brier", "constant")
     for name, fared in {**found.kinds, "all": found.all}.items():
         rate, weighed = fared.accepted / fared.tested if fared.tested else None, fared.quality
@@ -83,13 +83,13 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _routes(found: PairQuality) -> Iterator[str]:
+def _routes(found: PairAcceptance) -> Iterator[str]:
     for route in found.routes:
         gain = f"{number(route.speedup)}x expected" if route.speedup is not None else "not known"
         yield f"{route.route}: {gain}{f' ({route.why})' if route.why else ''}"
 
 
-def _object(found: PairQuality) -> dict[str, Any]:
+def _object(found: PairAcceptance) -> dict[str, Any]:
     return {
         "kinds": {name: _fared(fared) for name, fared in found.kinds.items()},
         "all": _fared(found.all),
@@ -97,9 +97,14 @@ def _object(found: PairQuality) -> dict[str, Any]:
     }
 
 
-def _fared(fared: Fared) -> dict[str, Any]:
+def _fared(fared: AcceptanceCounts) -> dict[str, Any]:
     quality = asdict(fared.quality) if fared.quality else None
-    return {"tested": fared.tested, "accepted": fared.accepted, "plain": sorted(fared.plain), "quality": quality}
+    return {
+        "tested": fared.tested,
+        "accepted": fared.accepted,
+        "plain": sorted(fared.plain_reasons),
+        "quality": quality,
+    }
 
 
 def _route(route: RouteFinding) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from rich.markup import escape
 from specollama.cli.terminal import options, output
 from specollama.errors import RunError, UsageError
 from specollama.tools.review import release as releasing
-from specollama.tools.review.log_entries import Marked
-from specollama.tools.review.release import Outbound
-from specollama.tools.review.run_folder import Run, existing
+from specollama.tools.review.log_entries import CommandMarked
+from specollama.tools.review.release import OutboundCommand
+from specollama.tools.review.run_folder import ReviewRun, open_existing_run
 
 _MARKS = {"sent": True, "not-sent": False}
 
@@ -56,24 +56,24 @@ def release(
         raise UsageError("--go: goes with --exec CMD")
     command = _command(exec_) if exec_ is not None else []
     who = options.reviewer_name(reviewer)
-    with existing(run, who) as opened:
+    with open_existing_run(run, who) as opened:
         _finish(opened, who, marks)
         for marked in marks:
             opened.append(who, marked)
         if (out or command) and not partial:
             releasing.refuse_undecided(opened)
         if out is not None:
-            count = releasing.write(opened, who, out)
-            output.stderr().print(f"{output.counted(count, 'item')} written to {escape(str(out))}")
+            count = releasing.write_release(opened, who, out)
+            output.stderr().print(f"{output.count_text(count, 'item')} written to {escape(str(out))}")
         if command:
             _run(opened, who, command, go=go)
 
 
-def _mark(text: str) -> Marked:
+def _mark(text: str) -> CommandMarked:
     id, _, word = text.rpartition("=")
     if not id or word not in _MARKS:
         raise UsageError(f"--mark {text}: write ID=sent or ID=not-sent (or FILE=...)")
-    return Marked(id=id, sent=_MARKS[word])
+    return CommandMarked(id=id, sent=_MARKS[word])
 
 
 def _command(text: str) -> list[str]:
@@ -88,31 +88,31 @@ def _command(text: str) -> list[str]:
     return command
 
 
-def _finish(run: Run, who: str, marks: list[Marked]) -> None:
+def _finish(run: ReviewRun, who: str, marks: list[CommandMarked]) -> None:
     """What a killed release had begun; `marks` that are about its file are used up."""
     announced = run.state.releasing
     for marked in [each for each in marks if announced and str(Path(each.id).absolute()) == announced.file]:
-        releasing.mark(run, who, sent=marked.sent)
+        releasing.mark_release(run, who, sent=marked.sent)
         marks.remove(marked)
-    if file := releasing.finish(run, who):
+    if file := releasing.finish_release(run, who):
         output.stderr().print(f"a release that was broken off is complete: {escape(file)}")
 
 
-def _run(run: Run, who: str, command: list[str], *, go: bool) -> None:
+def _run(run: ReviewRun, who: str, command: list[str], *, go: bool) -> None:
     aside = output.stderr()
     if go:
-        count = Outbound(run, who, command, lambda id: aside.print(f"sent: {escape(id)}")).send_all()
-        aside.print(f"{output.counted(count, 'item')} sent")
+        count = OutboundCommand(run, who, command, lambda id: aside.print(f"sent: {escape(id)}")).send_all()
+        aside.print(f"{output.count_text(count, 'item')} sent")
     else:
-        items = releasing.to_run(run.state)
+        items = releasing.items_to_run(run.state)
         for item in items:
             print(f"would run for {item.id}: {shlex.join(command)}")
-        aside.print(f"a dry run: nothing was run; --go runs it for {output.counted(len(items), 'item')}")
+        aside.print(f"a dry run: nothing was run; --go runs it for {output.count_text(len(items), 'item')}")
     _refuse_unknown(run)
 
 
-def _refuse_unknown(run: Run) -> None:
-    unsettled = releasing.by_hand(run.state)
+def _refuse_unknown(run: ReviewRun) -> None:
+    unsettled = releasing.unresolved_items(run.state)
     if unsettled:
         told = ", ".join(f"{item.id} ({item.outgoing})" for item in unsettled)
         first = unsettled[0].id

@@ -11,15 +11,15 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from specollama.cli.commands.review_session import Session, queue
+from specollama.cli.commands.review_session import ReviewSession, queue
 from specollama.cli.terminal import options, output
 from specollama.config.loading import Config
 from specollama.config.settings import PairSettings
 from specollama.errors import RunError, UsageError, one_line
-from specollama.tools.review.decisions import record
+from specollama.tools.review.decisions import record_decisions
 from specollama.tools.review.regenerate import Regenerator
-from specollama.tools.review.run_folder import LOG, Run, existing, verified
-from specollama.tools.review.state import Status, as_object
+from specollama.tools.review.run_folder import LOG, ReviewRun, open_existing_run, verify_log
+from specollama.tools.review.state import ItemStatus, as_object
 
 _SHORTEST = 12  # characters of a hash that stand for it
 
@@ -59,11 +59,11 @@ def review(
         raise UsageError("--expect: goes with `review verify RUN`")
     if item and (json or decisions is not None):
         raise UsageError("--item: goes without --json and --decisions, which are about the whole run")
-    known, who = options.configuration(config), options.reviewer_name(reviewer)
-    with existing(folder, who) as run:
+    known, who = options.load_configuration(config), options.reviewer_name(reviewer)
+    with open_existing_run(folder, who) as run:
         if decisions is not None:
-            count = record(run, who, _text(decisions), "stdin" if decisions == "-" else decisions)
-            output.stderr().print(f"{output.counted(count, 'decision')} of {escape(who)} written")
+            count = record_decisions(run, who, _text(decisions), "stdin" if decisions == "-" else decisions)
+            output.stderr().print(f"{output.count_text(count, 'decision')} of {escape(who)} written")
         if json:
             print(output.json_text(as_object(run.state)))
         elif decisions is None:
@@ -81,40 +81,40 @@ def _verify_and_folder(words: list[str]) -> tuple[bool, Path]:
 def _text(source: str) -> str:
     if source == "-":
         options.read_any_bytes()
-        return options.decoded(sys.stdin.read()) if sys.stdin else ""
+        return options.decode_terminal_text(sys.stdin.read()) if sys.stdin else ""
     try:
         return Path(source).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--decisions {source}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _look(run: Run, who: str, config: Config, ids: list[str]) -> None:
+def _look(run: ReviewRun, who: str, config: Config, ids: list[str]) -> None:
     items = queue(run.state, who, ids)
     if items and not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("review needs a terminal; in scripts use --json, and --decisions FILE")
     with Regenerator(run, lambda: _settings(run, config), os.environ) as regenerator:
-        Session(run, who, regenerator, config.table.review.mark_below).through(items)
+        ReviewSession(run, who, regenerator, config.table.review.mark_below).review_all(items)
     _summary(run)
 
 
-def _settings(run: Run, config: Config) -> PairSettings:
+def _settings(run: ReviewRun, config: Config) -> PairSettings:
     """The pair, named once more as the run was begun."""
     assert run.state.opened is not None
     call = run.state.opened.call
     return options.pair_settings(config, call.pair, call.target, call.draft, call.flags)
 
 
-def _summary(run: Run) -> None:
-    counts = [(status, len(run.state.having(status))) for status in Status]
+def _summary(run: ReviewRun) -> None:
+    counts = [(status, len(run.state.with_status(status))) for status in ItemStatus]
     told = ", ".join(f"{count} {status}" for status, count in counts if count)
     folder, aside = escape(str(run.folder)), output.stderr()
-    aside.print(f"{output.counted(len(run.state.items), 'item')}: {told}")
-    if not run.state.having(Status.WAITING, Status.FAILED, Status.OPEN) and run.state.approved():
+    aside.print(f"{output.count_text(len(run.state.items), 'item')}: {told}")
+    if not run.state.with_status(ItemStatus.WAITING, ItemStatus.FAILED, ItemStatus.OPEN) and run.state.approved():
         aside.print(f"next: specollama release {folder} -o approved.jsonl")
 
 
 def _verify(folder: Path, expect: str | None, *, json: bool) -> None:
-    found, faults = verified(folder)
+    found, faults = verify_log(folder)
     if expect is not None and not _has(found.hashes, expect):
         faults.append(f"no line has the hash {expect}: the log isn't the one of which it was noted")
     last = found.hashes[-1] if found.hashes else ""
@@ -125,7 +125,7 @@ def _verify(folder: Path, expect: str | None, *, json: bool) -> None:
         for fault in faults:
             print(one_line(fault))  # of a log that anybody may have written
     if faults:
-        raise RunError(f"{folder / LOG}: isn't the log that was written ({output.counted(len(faults), 'fault')})")
+        raise RunError(f"{folder / LOG}: isn't the log that was written ({output.count_text(len(faults), 'fault')})")
     if found.unfinished:
         torn = f", {found.torn} bytes of it are there" if found.torn else ""
         raise RunError(

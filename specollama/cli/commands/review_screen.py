@@ -11,9 +11,9 @@ from rich.rule import Rule
 from rich.text import Text
 
 from specollama.backends.ollama.schema import Message
-from specollama.cli.terminal.output import counted
-from specollama.tools.review.log_entries import Answered, Piece
-from specollama.tools.review.state import Item, State
+from specollama.cli.terminal.output import count_text
+from specollama.tools.review.log_entries import ItemAnswered, Piece
+from specollama.tools.review.state import ReviewItem, RunState
 
 KEYS = {
     "a": "approve",
@@ -33,7 +33,7 @@ def printable(text: str) -> str:
     return "".join(c if c in "\n\t" or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def screen(state: State, item: Item, place: str, mark_below: float) -> RenderableType:
+def screen(state: RunState, item: ReviewItem, place: str, mark_below: float) -> RenderableType:
     """`place`: which of how many it is. `mark_below`: the probability below which a token is marked."""
     assert item.answer is not None
     return Group(
@@ -56,18 +56,18 @@ def _message(message: Message) -> RenderableType:
     return Padding(Text(f"{printable(message.role)}: {printable(message.content)}{images}", style="dim"), (0, 0, 1, 0))
 
 
-def _metadata(answer: Answered) -> Iterator[RenderableType]:
+def _metadata(answer: ItemAnswered) -> Iterator[RenderableType]:
     if answer.metadata:
         yield Text(
             printable(", ".join(f"{key}: {value}" for key, value in answer.metadata.items())), style="dim italic"
         )
 
 
-def _reply(item: Item, mark_below: float) -> Iterator[RenderableType]:
+def _reply(item: ReviewItem, mark_below: float) -> Iterator[RenderableType]:
     assert item.answer is not None
     if item.answer.thinking:
         yield Text(
-            f"thought {counted(len(item.answer.thinking.split()), 'word')} first, which don't go out", style="dim"
+            f"thought {count_text(len(item.answer.thinking.split()), 'word')} first, which don't go out", style="dim"
         )
     if item.edits:
         yield Padding(_difference(item.edits[-1].difference), (0, 0, 1, 0))
@@ -89,7 +89,7 @@ def marked(pieces: Sequence[Piece], mark_below: float) -> Text:
     return shown
 
 
-def confidence(answer: Answered, mark_below: float) -> str:
+def confidence(answer: ItemAnswered, mark_below: float) -> str:
     """Which places are marked, and of how much of the reply nothing is known."""
     if not answer.pieces:
         return "low-confidence places: none, the reply is empty"
@@ -100,7 +100,7 @@ def confidence(answer: Answered, mark_below: float) -> str:
     if not known:
         return f"low-confidence places: not known (the route {route} told no probabilities here)"
     places = ", ".join(map(_place, low[:_LISTED])) + (", ..." if len(low) > _LISTED else "")
-    words = f"{counted(len(low), 'place')} below {mark_below:.0%}{': ' + places if places else ''}"
+    words = f"{count_text(len(low), 'place')} below {mark_below:.0%}{': ' + places if places else ''}"
     return words + (f"; not known for {unknown} of {len(answer.pieces)} (route {route})" if unknown else "")
 
 
@@ -113,7 +113,7 @@ def _place(piece: Piece) -> str:
     return f"{piece.text!r} {math.exp(piece.logprob or 0.0):.0%}{other}"
 
 
-def _figures(item: Item, answer: Answered) -> str:
+def _figures(item: ReviewItem, answer: ItemAnswered) -> str:
     stats = answer.stats
     rate, speed, reason = stats.get("acceptance_rate"), stats.get("tokens_per_second"), stats.get("reason")
     parts = [
@@ -128,7 +128,7 @@ def _figures(item: Item, answer: Answered) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _decisions(state: State, item: Item) -> Iterator[RenderableType]:
+def _decisions(state: RunState, item: ReviewItem) -> Iterator[RenderableType]:
     if item.approvals:
         names = ", ".join(item.approvals.values())
         yield Text(printable(f"approved by {names} ({len(item.approvals)} of {state.quorum})"), style="green")

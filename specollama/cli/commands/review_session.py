@@ -13,15 +13,15 @@ from rich.text import Text
 
 from specollama.cli.commands import review_screen
 from specollama.cli.terminal import output
-from specollama.cli.terminal.editor import edited
+from specollama.cli.terminal.editor import edit_text
 from specollama.errors import SpecollamaError, UsageError
-from specollama.tools.review.decisions import approval, edit, rejection
+from specollama.tools.review.decisions import approve, edit, reject
 from specollama.tools.review.regenerate import Regenerator
-from specollama.tools.review.run_folder import Run
-from specollama.tools.review.state import Item, State, Status
+from specollama.tools.review.run_folder import ReviewRun
+from specollama.tools.review.state import ItemStatus, ReviewItem, RunState
 
 
-def queue(state: State, reviewer: str, ids: Sequence[str]) -> list[Item]:
+def queue(state: RunState, reviewer: str, ids: Sequence[str]) -> list[ReviewItem]:
     """The items to look at: those named, or else the open ones that the reviewer hasn't decided.
 
     Raises UsageError for an id that isn't there, or an item without a reply.
@@ -33,26 +33,26 @@ def queue(state: State, reviewer: str, ids: Sequence[str]) -> list[Item]:
             raise UsageError(f"--item {id}: has no reply")
     if ids:
         return [state.items[id] for id in dict.fromkeys(ids)]
-    return [item for item in state.having(Status.OPEN) if not item.decided_by(reviewer)]
+    return [item for item in state.with_status(ItemStatus.OPEN) if not item.decided_by(reviewer)]
 
 
 @dataclass(slots=True)
-class Session:
+class ReviewSession:
     """One reviewer's way through items."""
 
-    run: Run
+    run: ReviewRun
     who: str
     regenerator: Regenerator
     mark_below: float
     _console: Console = field(default_factory=lambda: output.stdout(wrap=True))
 
-    def through(self, items: Sequence[Item]) -> None:
+    def review_all(self, items: Sequence[ReviewItem]) -> None:
         """Until the last item is left or the reviewer quits; an interrupt between decisions loses none."""
         for number, item in enumerate(items, 1):
             if not self._look(item, f"{number} of {len(items)}"):
                 return
 
-    def _look(self, item: Item, place: str) -> bool:
+    def _look(self, item: ReviewItem, place: str) -> bool:
         """Show the item until it is decided or skipped; whether to go on to the next."""
         while True:
             self._console.print(review_screen.screen(self.run.state, item, place, self.mark_below))
@@ -63,12 +63,12 @@ class Session:
             if left != "again":
                 return left == "next"
 
-    def _press(self, key: str, item: Item) -> str | None:
+    def _press(self, key: str, item: ReviewItem) -> str | None:
         """What comes next: "next", "again" (the item changed), "quit"; None: another key."""
         try:
             match key:
                 case "a":
-                    self.run.append(self.who, approval(item))
+                    self.run.append(self.who, approve(item))
                     return self._say("approved", "next")
                 case "r":
                     return self._reject(item)
@@ -84,24 +84,24 @@ class Session:
             self._console.print(Text(review_screen.printable(f"{error}"), style="red"))
         return None
 
-    def _reject(self, item: Item) -> str | None:
+    def _reject(self, item: ReviewItem) -> str | None:
         reason = _asked("why? (empty: not rejected) ")
         if not reason:
             return self._say("not rejected", None)
-        self.run.append(self.who, rejection(item, reason))
+        self.run.append(self.who, reject(item, reason))
         return self._say("rejected", "next")
 
-    def _edit(self, item: Item) -> str | None:
-        text = edited(item.text, os.environ)
+    def _edit(self, item: ReviewItem) -> str | None:
+        text = edit_text(item.text, os.environ)
         if text == item.text:
             return self._say("nothing was changed", None)
         self.run.append(self.who, edit(item, text))
         return self._say("edited; what was decided before was about the other text", "again")
 
-    def _regenerate(self, item: Item, *, plain: bool) -> str | None:
+    def _regenerate(self, item: ReviewItem, *, plain: bool) -> str | None:
         self._say("regenerating ... (Ctrl-C keeps the present reply)", None)
         try:
-            reply = self.regenerator.again(item, plain=plain)
+            reply = self.regenerator.regenerate(item, plain=plain)
         except KeyboardInterrupt:
             return self._say("stopped; the present reply stays", None)
         same = reply.text == item.text

@@ -14,11 +14,11 @@ import typer
 
 from specollama.backends.ollama.schema import Message
 from specollama.cli.terminal import options, output
-from specollama.cli.terminal.attachments import attached
+from specollama.cli.terminal.attachments import load_attachments
 from specollama.config.settings import PairSettings
 from specollama.errors import UsageError
 from specollama.pairs.pair import Pair
-from specollama.pairs.request import Conversation
+from specollama.pairs.request import ChatInput
 from specollama.spec_decode.events import Event
 
 if TYPE_CHECKING:
@@ -99,12 +99,12 @@ def run(
         sampling=sampling,
         opening={"batch_threads": batch_threads, "kv_type": kv_type, "requantize": requantize},
     )
-    known = options.configuration(config)
+    known = options.load_configuration(config)
     name, prompt = options.pair_and_prompt(words or [], known, target_given=target is not None)
     settings = options.pair_settings(known, name, target, draft, flags)
-    show = output.as_json() if json else output.as_text(origin=show_origin, stats=stats)
-    images = attached(image)
-    conversation = Conversation(messages(prompt, system, images), format=_format(format), think=think)
+    show = output.json_display() if json else output.text_display(origin=show_origin, stats=stats)
+    images = load_attachments(image)
+    conversation = ChatInput(messages(prompt, system, images), format=_format(format), think=think)
     asyncio.run(_answer(settings, conversation, show, options.trace_file(trace, texts=trace_texts)))
 
 
@@ -123,7 +123,7 @@ def _format(text: str | None) -> Any:
 
 
 async def _answer(
-    settings: PairSettings, conversation: Conversation, show: output.Display, trace: TraceFile | None
+    settings: PairSettings, conversation: ChatInput, show: output.Display, trace: TraceFile | None
 ) -> None:
     async with Pair(settings, os.environ) as pair, aclosing(_events(pair, conversation, trace)) as events:
         try:
@@ -135,9 +135,9 @@ async def _answer(
         raise typer.Exit(1)  # it was told
 
 
-def _events(pair: Pair, conversation: Conversation, trace: TraceFile | None) -> AsyncGenerator[Event, None]:
+def _events(pair: Pair, conversation: ChatInput, trace: TraceFile | None) -> AsyncGenerator[Event, None]:
     if trace is None:
         return pair.reply(conversation)
-    from specollama.pairs.trace.recorder import TOP, replied  # it is loaded already
+    from specollama.pairs.trace.recorder import TOP_TOKENS, traced_reply  # it is loaded already
 
-    return replied(pair, replace(conversation, top_logprobs=TOP), pair.settings, trace)
+    return traced_reply(pair, replace(conversation, top_logprobs=TOP_TOKENS), pair.settings, trace)

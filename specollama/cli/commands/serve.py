@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from specollama.cli.terminal import options
-from specollama.server.proxy.requirements import require
+from specollama.server.proxy.requirements import require_packages
 
 
 def serve(
@@ -26,8 +26,8 @@ def serve(
 
     SIGHUP reads the configuration again.
     """
-    known = options.configuration(config)
-    require()
+    known = options.load_configuration(config)
+    require_packages()
     # here, since without the packages just checked it can't even be imported
     from specollama.server.proxy.serve import run
 

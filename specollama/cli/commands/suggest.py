@@ -18,7 +18,7 @@ from specollama.config.loading import LOCAL_NAME, Config
 from specollama.errors import RunError
 from specollama.tools.doctor import config_file
 from specollama.tools.doctor.installed_models import installed_pairs
-from specollama.tools.doctor.suggestions import Installed, Pull, Suggestion, best_of_each, pulls
+from specollama.tools.doctor.suggestions import InstalledModel, PullSuggestion, Suggestion, best_of_each, suggest_pulls
 
 
 def suggest(
@@ -33,12 +33,12 @@ def suggest(
     The servers are the endpoints of the configuration; without any, $OLLAMA_HOST or this machine.
     """
     new = write and config is not None and not config.exists()
-    known = Config() if new else options.configuration(config)
+    known = Config() if new else options.load_configuration(config)
     endpoints = known.endpoints() or [resolve_host(os.environ)]
     models, found, faults = asyncio.run(installed_pairs(endpoints, os.environ))
     if faults and not models:
         raise RunError(faults[0])
-    missing = list(pulls(models, found))
+    missing = list(suggest_pulls(models, found))
     path = known.file or config or Path(LOCAL_NAME)
     added = _write(path, best_of_each(found)) if write else []
     if json:
@@ -54,10 +54,10 @@ def suggest(
 
 
 def _write(path: Path, found: Sequence[Suggestion]) -> list[str]:
-    before = config_file.read(path)
-    text, added = config_file.with_pairs(before, found)
+    before = config_file.read_config(path)
+    text, added = config_file.add_pairs(before, found)
     if added:
-        config_file.write(path, text)
+        config_file.write_config(path, text)
         trust.follow(path, before, text)
     return added
 
@@ -72,7 +72,9 @@ def _object(pair: Suggestion) -> dict[str, Any]:
     }
 
 
-def _lines(models: Sequence[Installed], found: Sequence[Suggestion], missing: Sequence[Pull]) -> Iterator[str]:
+def _lines(
+    models: Sequence[InstalledModel], found: Sequence[Suggestion], missing: Sequence[PullSuggestion]
+) -> Iterator[str]:
     several = len({model.url for model in models}) > 1
     for pair in found:
         target, draft = _named(pair.target, several), _named(pair.draft, several)
@@ -86,5 +88,5 @@ def _lines(models: Sequence[Installed], found: Sequence[Suggestion], missing: Se
         yield f"    ollama pull {pull.draft}"
 
 
-def _named(model: Installed, several: bool) -> str:
+def _named(model: InstalledModel, several: bool) -> str:
     return f"{model.name}@{model.endpoint or model.url}" if several else model.name

@@ -29,8 +29,8 @@ def trace(
 ) -> None:
     """Show a traced reply as an HTML page: each token with its origin and the target's view, the rounds over time."""
     # here, so that other commands don't load what only this one needs
-    from specollama.pairs.trace.recorder import last_file
-    from specollama.pairs.trace.records import line_schema, read
+    from specollama.pairs.trace.recorder import last_trace_file
+    from specollama.pairs.trace.records import line_schema, read_trace
     from specollama.tools.trace_page.page import page
 
     if schema:
@@ -38,10 +38,10 @@ def trace(
         return
     if (file is None) != last:
         raise UsageError("give either a FILE that --trace wrote, or --last")
-    source = file or last_file()
+    source = file or last_trace_file()
     if last and not source.exists():
         raise UsageError("no reply of a chat was kept yet: `specollama chat` keeps one, or run with --trace FILE")
-    replies = read(source, lambda fault: print(fault, file=sys.stderr))
+    replies = read_trace(source, lambda fault: print(fault, file=sys.stderr))
     if number == 0 or abs(number) > len(replies):
         raise UsageError(f"--reply {number}: {source} has {len(replies)}, numbered from 1")
     shown = page(replies[number - 1 if number > 0 else number])

@@ -10,15 +10,15 @@ from typing import Annotated
 
 import typer
 
-from specollama.cli.commands.doctor import telling
+from specollama.cli.commands.doctor import progress_note
 from specollama.cli.terminal import options, output
 from specollama.config import trust
-from specollama.config.validation import Place
+from specollama.config.validation import ConfigLocation
 from specollama.errors import ConfigError, RunError
 from specollama.tools.doctor import config_file
-from specollama.tools.doctor.advice import advise
-from specollama.tools.doctor.config_changes import Change, changes, curve_changes, unlearnt
-from specollama.tools.doctor.examine import Tuned, tune_pair
+from specollama.tools.doctor.advice import give_advice
+from specollama.tools.doctor.config_changes import Change, config_changes, cost_changes, why_unchanged
+from specollama.tools.doctor.examine import TuningResult, tune_pair
 
 
 def tune(
@@ -31,31 +31,31 @@ def tune(
 
     What passes cost, and how drafts fare, is kept for the replies to come.
     """
-    known = options.configuration(config)
+    known = options.load_configuration(config)
     settings = known.pair(pair, os.environ)
     if known.file is None or settings.name is None:
         raise ConfigError("there is no configuration file to write to")
-    with telling() as note:
+    with progress_note() as note:
         tuned = asyncio.run(tune_pair(settings, os.environ, note))
     elsewhere = bool(tuned.found.elsewhere)  # where nothing was measured
-    faults = [f"{each.what}: {each.do}" for each in advise(tuned.found) if each.prevents or elsewhere]
+    faults = [f"{each.what}: {each.do}" for each in give_advice(tuned.found) if each.prevents or elsewhere]
     if faults:
         raise RunError(faults[0])
-    wanted, left = changes(tuned.found, settings), unlearnt(tuned.found, settings)
+    wanted, left = config_changes(tuned.found, settings), why_unchanged(tuned.found, settings)
     if wanted and not dry_run:
-        text = config_file.read(known.file)
+        text = config_file.read_config(known.file)
         keys = {change.key: change.after for change in wanted}
-        changed = config_file.with_keys(text, settings.name, keys)
-        config_file.write(known.file, changed)
+        changed = config_file.set_pair_keys(text, settings.name, keys)
+        config_file.write_config(known.file, changed)
         trust.follow(known.file, text, changed)
     if json:
         told = {"changed": [asdict(change) for change in wanted], "left": left, "tuned": asdict(tuned)}
         print(json_module.dumps(told))
         return
-    _show(tuned, wanted, left, str(Place(known.file, ("pairs", settings.name))), dry_run=dry_run)
+    _show(tuned, wanted, left, str(ConfigLocation(known.file, ("pairs", settings.name))), dry_run=dry_run)
 
 
-def _show(tuned: Tuned, wanted: list[Change], left: str, where: str, *, dry_run: bool) -> None:
+def _show(tuned: TuningResult, wanted: list[Change], left: str, where: str, *, dry_run: bool) -> None:
     say = output.stdout().out
     for change in wanted:
         before = "not set" if change.before is None else change.before
@@ -67,7 +67,7 @@ def _show(tuned: Tuned, wanted: list[Change], left: str, where: str, *, dry_run:
     elif not wanted:
         say(f"{where}: nothing to change")
     for model, (before, after) in tuned.costs.items():
-        say(f"a pass of {model}: {', '.join(curve_changes(before, after))}")
+        say(f"a pass of {model}: {', '.join(cost_changes(before, after))}")
     acceptance = tuned.found.acceptance
-    if acceptance and acceptance.measured:
+    if acceptance and acceptance.is_measured:
         say(f"accepted: {acceptance.rate:.0%} of {acceptance.tested} tested tokens")

@@ -11,15 +11,15 @@ from specollama.errors import UsageError, one_line
 LARGEST_IMAGE = 100 * 2**20  # bytes
 
 
-def attached(files: Iterable[Path] | None) -> list[str]:
-    """What `--image` gave, in base64. Raises UsageError as `encoded` does, naming the flag."""
+def load_attachments(files: Iterable[Path] | None) -> list[str]:
+    """What `--image` gave, in base64. Raises UsageError as `encode_image` does, naming the flag."""
     try:
-        return [encoded(file) for file in files or []]
+        return [encode_image(file) for file in files or []]
     except UsageError as error:
         raise UsageError(f"--image {error}") from error
 
 
-def encoded(file: Path) -> str:
+def encode_image(file: Path) -> str:
     """An image file as Ollama takes it: base64. Raises UsageError when it can't be read, or is larger than any image.
 
     What isn't a plain file has no size beforehand, and may not end: no more is read than an image may have.

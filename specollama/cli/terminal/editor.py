@@ -14,7 +14,7 @@ from specollama.errors import RunError, UsageError, one_line
 _COMMON = ("nano", "vim", "vi")
 
 
-def edited(text: str, environ: Mapping[str, str]) -> str:
+def edit_text(text: str, environ: Mapping[str, str]) -> str:
     """The text as the editor of $VISUAL or $EDITOR left it, without a line end that it only added.
 
     Raises UsageError when there is no editor, RunError when it fails.

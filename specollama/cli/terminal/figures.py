@@ -11,7 +11,7 @@ from rich.table import Table
 
 from specollama.pairs.report import number, percent
 from specollama.tools.bench.intervals import LEVEL
-from specollama.tools.bench.summary import Group, PromptFigures, SideFigures
+from specollama.tools.bench.summary import ContestantFigures, PromptFigures, PromptGroup
 
 _HEADINGS = (
     *("plain\ntok/s", "tok/s", "speed-\nup", "interval", "end to\nend", "accept-\nance", "texts\nsame", "first\ntoken"),
@@ -19,7 +19,7 @@ _HEADINGS = (
 _DIFFERENCES_SHOWN = 5
 
 
-def show_figures(console: Console, figures: Sequence[SideFigures]) -> None:
+def show_figures(console: Console, figures: Sequence[ContestantFigures]) -> None:
     """A table for each side, and below it what the reader has to know of its figures."""
     for side in figures:
         console.print(_table(side))
@@ -28,7 +28,7 @@ def show_figures(console: Console, figures: Sequence[SideFigures]) -> None:
         console.print()
 
 
-def _table(side: SideFigures) -> Table:
+def _table(side: ContestantFigures) -> Table:
     title = f"{side.name} beside plain at temperature 0, first replies"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("kind", overflow="fold", vertical="bottom")
@@ -43,7 +43,7 @@ def _table(side: SideFigures) -> Table:
     return table
 
 
-def _cells(group: Group) -> Iterator[str]:
+def _cells(group: PromptGroup) -> Iterator[str]:
     interval = group.interval
     yield number(group.rate("plain"))
     yield number(group.rate("side"))
@@ -59,13 +59,13 @@ def _factor(factor: float | None) -> str:
     return "" if factor is None else f"{factor:.2f}x"
 
 
-def _accepted(group: Group) -> float | None:
+def _accepted(group: PromptGroup) -> float | None:
     """The acceptance rate; where an engine doesn't tell what it tested, of what it drafted."""
     counts = group.counts
     return counts.draft_efficiency if counts.acceptance_rate is None else counts.acceptance_rate
 
 
-def _remarks(side: SideFigures) -> Iterator[str]:
+def _remarks(side: ContestantFigures) -> Iterator[str]:
     yield "speed-up: of decoding, geometric mean over the prompts of the ratio of medians; " + _confidence(side)
     yield "end to end: with the reading of the prompt, by target and draft"
     if side.slowest is not None:
@@ -98,13 +98,13 @@ def _remarks(side: SideFigures) -> Iterator[str]:
         yield f"no factor, since all came in one burst: {', '.join(untimed)}"
 
 
-def _lengths(side: SideFigures) -> str:
+def _lengths(side: ContestantFigures) -> str:
     groups = [*side.kinds.items(), ("all", side)]
     known = [(name, group.counts.mean_accepted_length) for name, group in groups]
     return ", ".join(f"{name} {length:.2f}" for name, length in known if length is not None)
 
 
-def _confidence(side: SideFigures) -> str:
+def _confidence(side: ContestantFigures) -> str:
     if side.interval is None:
         return "one pair of replies has no interval"
     return f"interval: {min(LEVEL, side.interval.confidence):.0%}"
@@ -117,7 +117,7 @@ def _prompt(prompt: PromptFigures) -> str:
     return f"{prompt.id} {prompt.speedup or 0:.2f}x{bounds}, {identical} of {prompt.replies} texts identical"
 
 
-def _differences(side: SideFigures) -> Iterator[str]:
+def _differences(side: ContestantFigures) -> Iterator[str]:
     """The first difference of each prompt that has one, those that no near-tie explains first."""
     found = [(prompt.id, prompt.differences[0]) for prompt in side.prompts if prompt.differences]
     found.sort(key=lambda each: (each[1].near_tie is True, each[1].near_tie is None))

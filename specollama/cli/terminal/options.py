@@ -17,7 +17,7 @@ from specollama.config import trust
 from specollama.config.loading import Config, adhoc_pair
 from specollama.config.settings import PairSettings
 from specollama.errors import UsageError
-from specollama.spec_decode.types import Route, Rule
+from specollama.spec_decode.types import AcceptanceMethod, Route
 
 if TYPE_CHECKING:
     from specollama.pairs.trace.recorder import TraceFile
@@ -73,7 +73,7 @@ RuleName = Annotated[
     str | None,
     typer.Option(
         "--rule",
-        metavar="|".join(rule for rule in Rule if rule is not Rule.GREEDY),
+        metavar="|".join(rule for rule in AcceptanceMethod if rule is not AcceptanceMethod.GREEDY),
         rich_help_panel=_SPECULATION,
         help="How a drafted token is judged above temperature 0.",
     ),
@@ -136,9 +136,9 @@ Requantize = Annotated[
 ]
 
 
-def configuration(file: Path | None) -> Config:
+def load_configuration(file: Path | None) -> Config:
     """The configuration that the call works with; at a terminal one asks before a folder's own file is trusted."""
-    return trust.configuration(file, os.environ, Path.cwd(), output.confirm if output.can_ask() else None)
+    return trust.configuration(file, os.environ, Path.cwd(), output.ask_yes_no if output.can_ask() else None)
 
 
 def reviewer_name(given: str | None) -> str:
@@ -160,7 +160,7 @@ def pair_settings(
         return adhoc_pair(target, draft, config, os.environ, **given)
     if draft is not None:
         raise UsageError("--draft is given without --target")
-    return config.pair(name, os.environ).override(**given)
+    return config.pair(name, os.environ).with_overrides(**given)
 
 
 def flags(
@@ -175,7 +175,7 @@ def flags(
     """What the flags set of a pair; those that weren't given are left out. `opening`: keys of a pair by their names."""
     return {
         **(opening or {}),
-        "lookahead": lengths(lookahead),
+        "lookahead": parse_lengths(lookahead),
         "route": route,
         "rule": rule,
         "keep_alive": keep_alive,
@@ -183,7 +183,7 @@ def flags(
     }
 
 
-def lengths(given: str | None) -> int | list[int] | str | None:
+def parse_lengths(given: str | None) -> int | list[int] | str | None:
     """`8`, `8,4,2` or what else was given, which is refused later."""
     parts = given.split(",") if given else []
     if not parts or not all(part.isascii() and part.isdigit() for part in parts):
@@ -220,17 +220,17 @@ def _piped() -> str:
     if sys.stdin is None or sys.stdin.isatty():
         return ""
     read_any_bytes()
-    text = decoded(sys.stdin.read()).rstrip("\n")
+    text = decode_terminal_text(sys.stdin.read()).rstrip("\n")
     return text if text.strip() else ""
 
 
 def read_any_bytes() -> None:
-    """Bytes of standard input that are no text don't end the program; `decoded` makes the best of them."""
+    """Bytes of standard input that are no text don't end the program; `decode_terminal_text` makes the best of them."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")
 
 
-def decoded(text: str) -> str:
+def decode_terminal_text(text: str) -> str:
     """What Python couldn't decode in the terminal's encoding, read as UTF-8."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 

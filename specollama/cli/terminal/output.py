@@ -15,7 +15,7 @@ from rich.console import Console
 
 from specollama.config.private_file import Overwrite
 from specollama.errors import one_line
-from specollama.pairs.report import aligned, event_object, stats_lines
+from specollama.pairs.report import align_columns, event_object, stats_lines
 from specollama.spec_decode.events import Done, Event, Text, ToolCalls
 from specollama.spec_decode.types import Origin
 
@@ -30,7 +30,7 @@ _CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t
 _CONTROLS |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 _ESCAPES = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}  # the others are JSON's own
 
-Show = Callable[[Event], None]
+ShowEvent = Callable[[Event], None]
 
 
 class Display(Protocol):
@@ -51,12 +51,12 @@ def stderr(*, wrap: bool = False) -> Console:
     return Console(stderr=True, highlight=False, emoji=False, soft_wrap=not wrap)
 
 
-def as_text(*, origin: bool, stats: bool, styles: Mapping[Origin, str] = ORIGIN_STYLES) -> Display:
+def text_display(*, origin: bool, stats: bool, styles: Mapping[Origin, str] = ORIGIN_STYLES) -> Display:
     """Show a reply to people: its text as it comes, with colours by `origin` and counters after it if wanted."""
     return _AsText(styles if origin else {}, stats=stats)
 
 
-def harmless(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Control characters as pictures of them: what a model writes steers no terminal."""
     return text.translate(_CONTROLS)
 
@@ -66,7 +66,7 @@ def json_text(value: object, *, indent: int | None = None) -> str:
     return json.dumps(value, ensure_ascii=False, indent=indent).translate(_ESCAPES)
 
 
-def as_json() -> Display:
+def json_display() -> Display:
     """Show a reply to programs: one JSON object a line, in UTF-8, the last with the counters."""
     return _AsJson()
 
@@ -83,7 +83,7 @@ def allow_any_text() -> None:
             stream.reconfigure(errors="replace")
 
 
-def counted(number: int, noun: str) -> str:
+def count_text(number: int, noun: str) -> str:
     """`1 item`, `2 items`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
@@ -93,7 +93,7 @@ def can_ask() -> bool:
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
-def confirm(question: str) -> bool:
+def ask_yes_no(question: str) -> bool:
     """Ask on stderr; whether the answer is yes. Raises typer.Abort where none comes."""
     return typer.confirm(question, err=True)
 
@@ -105,14 +105,14 @@ def overwriting(*, force: bool) -> Overwrite:
         if force or not can_ask():
             return force
         try:
-            return confirm(one_line(f"{file}: exists. Write over it?"))
+            return ask_yes_no(one_line(f"{file}: exists. Write over it?"))
         except typer.Abort:
             return False
 
     return may
 
 
-def give_up_stdout() -> None:
+def discard_stdout() -> None:
     """What it still holds is dropped: Python would fail at it once more at exit."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -150,14 +150,14 @@ class _AsText:
     def _write(self, console: Console, text: str, style: str) -> None:
         if self._open is self._aside and console is self._answer:
             self._end_line()
-        console.out(harmless(text) if console.is_terminal else text, style=style, end="")
+        console.out(escape_controls(text) if console.is_terminal else text, style=style, end="")
         self._open = None if text.endswith("\n") else console
 
     def _finish(self, event: Done) -> None:
         self._end_line()
         self.end()
         if self._stats:
-            self._aside.out(aligned(stats_lines(event.stats)))
+            self._aside.out(align_columns(stats_lines(event.stats)))
 
     def _end_line(self) -> None:
         (self._open or self._answer).out("")

@@ -8,30 +8,30 @@ from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specollama.backends.drafter_pool import LookupFirst
-from specollama.backends.ollama.drafter import OllamaDrafter, RetokenisedDrafter
-from specollama.backends.ollama.model_info import Model
-from specollama.backends.ollama.request_bodies import Requests
-from specollama.backends.ollama.server_watch import Watch, WatchedTarget
-from specollama.backends.ollama.slot_probe import Probe
-from specollama.backends.ollama.target import ContinuationTarget, LanesTarget
-from specollama.backends.prompt_lookup import TextLookup
+from specollama.backends.drafter_pool import LookupThenModel
+from specollama.backends.ollama.drafter import OllamaDrafter, RetokenizingDrafter
+from specollama.backends.ollama.model_info import ModelInfo
+from specollama.backends.ollama.request_bodies import RequestTemplate
+from specollama.backends.ollama.server_watch import MonitoredTarget, ServerWatch
+from specollama.backends.ollama.slot_probe import SlotProbe
+from specollama.backends.ollama.target import ParallelTarget, StreamTarget
+from specollama.backends.prompt_lookup import TextLookupDrafter
 from specollama.config.settings import FileRef, PairSettings
 from specollama.errors import EndpointError
-from specollama.pairs.event_streams import thinking_apart
-from specollama.pairs.feasibility import near_tie_words
+from specollama.pairs.event_streams import split_thinking
+from specollama.pairs.feasibility import near_tie_text
 from specollama.pairs.served_drafters import runs_ahead
 from specollama.pairs.slots import SharedLookahead
-from specollama.pairs.tokenizers import Tokenizers
+from specollama.pairs.tokenizers import TokenizerMatch
 from specollama.spec_decode.acceptance import position_seed
-from specollama.spec_decode.decode_loop import Speculation, Watcher
+from specollama.spec_decode.decode_loop import RoundObserver, SpeculativeDecoder
 from specollama.spec_decode.draft_ahead import DraftAhead, OverlappedTarget
 from specollama.spec_decode.events import Event, Status
 from specollama.spec_decode.interfaces import Drafter, Target
-from specollama.spec_decode.lookahead import AdaptiveLookahead, Lookahead, Patience, StagedLookahead
+from specollama.spec_decode.lookahead import AdaptiveLookahead, Lookahead, ScheduledLookahead, SpeculationMonitor
 from specollama.spec_decode.metrics import Stats
-from specollama.spec_decode.retokenization import CountedCursor, ExactCursor
-from specollama.spec_decode.types import Route, Rule
+from specollama.spec_decode.retokenization import CountedPath, ExactPath
+from specollama.spec_decode.types import AcceptanceMethod, Route
 
 if TYPE_CHECKING:
     pass
@@ -40,26 +40,26 @@ _BEGIN_MARKERS = ("<s>", "<bos>", "<BOS_TOKEN>", "<|begin_of_text|>", "<|startof
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class OllamaPlan:
     """How one reply is speculated. `context_length`: the target's, in tokens; None where its server doesn't say.
 
     `draft` and what it is asked are None where prompt lookup drafts alone.
     """
 
     route: Route
-    rule: Rule
+    rule: AcceptanceMethod
     prompt: str
     seed: int  # the base of the position seeds
-    target: Model
-    draft: Model | None
-    target_requests: Requests
-    draft_requests: Requests | None
-    tokenizers: Tokenizers
+    target: ModelInfo
+    draft: ModelInfo | None
+    target_requests: RequestTemplate
+    draft_requests: RequestTemplate | None
+    tokenizers: TokenizerMatch
     context_length: int | None
     lanes: int
     lookup: bool = False  # what was written before is proposed again, ahead of the draft model
     raw: bool = False  # the prompt is the request's own, not rendered
-    probe: Probe | None = None  # None: the route was forced, and nothing measured
+    probe: SlotProbe | None = None  # None: the route was forced, and nothing measured
 
     @property
     def first_seed(self) -> int:
@@ -73,31 +73,31 @@ class Plan:
         return len(exact.encode(self.prompt)) if exact else len(self.prompt) // 4
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether the prompt leaves no room for a draft."""
         known = self.context_length is not None and self.tokenizers.target is not None
         return known and self.prompt_tokens + 2 > (self.context_length or 0)
 
 
-def patience(plan: Plan, settings: PairSettings) -> Patience | None:
+def monitor_for(plan: OllamaPlan, settings: PairSettings) -> SpeculationMonitor | None:
     """None where a person asked for speculation whatever it brings, or for a reply that no clock decides on."""
     if plan.route is Route.GREEDY or settings.lookahead != "auto":
         return None
     if plan.target_requests.options.seed is not None and not plan.target_requests.options.greedy:
         return None
-    return Patience(plan.probe.step if plan.probe else None)
+    return SpeculationMonitor(plan.probe.step if plan.probe else None)
 
 
-def lookahead_of(plan: Plan, settings: PairSettings) -> Lookahead:
+def ollama_lookahead(plan: OllamaPlan, settings: PairSettings) -> Lookahead:
     if settings.lookahead == "auto":
-        return AdaptiveLookahead(most=max(1, plan.lanes - 1))
+        return AdaptiveLookahead(max_tokens=max(1, plan.lanes - 1))
     lengths = settings.lookahead if isinstance(settings.lookahead, tuple) else (settings.lookahead,)
     if plan.route is Route.LANES and settings.lanes is not None:
         lengths = tuple(min(length, max(1, plan.lanes - 1)) for length in lengths)
-    return StagedLookahead(lengths)
+    return ScheduledLookahead(lengths)
 
 
-def detail(plan: Plan, settings: PairSettings, lookahead: Lookahead) -> str:
+def status_detail(plan: OllamaPlan, settings: PairSettings, lookahead: Lookahead) -> str:
     """The status line's words."""
     words = f"{plan.route}, lookahead {lookahead}" + ", drafting ahead" * drafts_ahead(plan, settings)
     if plan.route is Route.LANES and plan.tokenizers.target is None:
@@ -105,51 +105,55 @@ def detail(plan: Plan, settings: PairSettings, lookahead: Lookahead) -> str:
     if idle := [str(draft) for draft in settings.drafts if isinstance(draft, FileRef)]:
         words += f"; {', '.join(idle)} drafts only for a target that is opened in process"
     if plan.target_requests.options.greedy:
-        words += "".join(f"; {told}" for told in [near_tie_words(plan.target.show.details.quantization_level)] if told)
+        words += "".join(f"; {told}" for told in [near_tie_text(plan.target.show.details.quantization_level)] if told)
     return words
 
 
-def drafts_ahead(plan: Plan, settings: PairSettings) -> bool:
+def drafts_ahead(plan: OllamaPlan, settings: PairSettings) -> bool:
     """Whether drafting goes on while the target verifies: where the two don't take each other's time."""
-    if plan.draft is None or plan.rule is Rule.REJECTION or plan.route is Route.GREEDY:
+    if plan.draft is None or plan.rule is AcceptanceMethod.REJECTION or plan.route is Route.GREEDY:
         return False
     return runs_ahead(settings, plan.target.server.url, plan.draft.server.url)
 
 
-async def sides(plan: Plan, settings: PairSettings, watch: Watch, stack: AsyncExitStack) -> tuple[Target, Drafter]:
+async def build_target_and_drafter(
+    plan: OllamaPlan, settings: PairSettings, watch: ServerWatch, stack: AsyncExitStack
+) -> tuple[Target, Drafter]:
     """The target and the drafter of a reply; `stack` closes them."""
-    target, drafter = await _verifier(plan, watch, stack), _model(plan, watch)
+    target, drafter = await _build_target(plan, watch, stack), _build_drafter(plan, watch)
     if drafter is not None and drafts_ahead(plan, settings):
         ahead = await stack.enter_async_context(aclosing(DraftAhead(drafter)))
         target, drafter = OverlappedTarget(target, [ahead]), ahead
     if drafter is not None and not plan.lookup:
         return target, drafter
     exact = plan.tokenizers.target
-    return target, LookupFirst(RetokenisedDrafter(TextLookup(), exact) if exact else TextLookup(), drafter)
+    return target, LookupThenModel(
+        RetokenizingDrafter(TextLookupDrafter(), exact) if exact else TextLookupDrafter(), drafter
+    )
 
 
-async def _verifier(plan: Plan, watch: Watch, stack: AsyncExitStack) -> Target:
+async def _build_target(plan: OllamaPlan, watch: ServerWatch, stack: AsyncExitStack) -> Target:
     """The target of the plan's route; `stack` closes it."""
     options = plan.target_requests.options
     if plan.route is Route.GREEDY:
         limit = options.num_predict if options.num_predict > 0 else None
-        target = ContinuationTarget(plan.target.server, plan.target_requests, plan.prompt, limit=limit, seed=plan.seed)
+        target = StreamTarget(plan.target.server, plan.target_requests, plan.prompt, limit=limit, seed=plan.seed)
         return await stack.enter_async_context(aclosing(target))
     exact = plan.tokenizers.target
-    lanes = LanesTarget(
+    lanes = ParallelTarget(
         plan.target.server,
         plan.target_requests,
-        ExactCursor(plan.prompt, exact) if exact else CountedCursor(plan.prompt),
+        ExactPath(plan.prompt, exact) if exact else CountedPath(plan.prompt),
         rule=plan.rule,
         seed=plan.seed,
         context_length=plan.context_length,
         row_tokens=plan.probe.row_tokens if plan.probe else plan.target.row_tokens,
         note=watch.note_target,
     )
-    return WatchedTarget(lanes, watch)
+    return MonitoredTarget(lanes, watch)
 
 
-def _model(plan: Plan, watch: Watch) -> Drafter | None:
+def _build_drafter(plan: OllamaPlan, watch: ServerWatch) -> Drafter | None:
     """The draft model, if there is one, its drafts in the target's tokens."""
     if plan.draft is None or plan.draft_requests is None:
         return None
@@ -164,29 +168,29 @@ def _model(plan: Plan, watch: Watch) -> Drafter | None:
         note=watch.note_draft,
     )
     if tokenizers.target and not (tokenizers.same and plan.draft.has_logprobs):
-        return RetokenisedDrafter(ollama, tokenizers.target)
+        return RetokenizingDrafter(ollama, tokenizers.target)
     return ollama
 
 
-def begins_twice(prompt: str, target: Model) -> bool:
+def may_double_bos(prompt: str, target: ModelInfo) -> bool:
     """Whether the prompt has a begin marker that the server may add once more. Only for want of a vocabulary."""
     adds = target.show.model_info.get("tokenizer.ggml.add_bos_token")
     return adds is not False and prompt.startswith(_BEGIN_MARKERS)
 
 
-async def speculated_by_requests(
-    plan: Plan, settings: PairSettings, lanes: Callable[[], int] | None, watcher: Watcher | None
+async def ollama_events(
+    plan: OllamaPlan, settings: PairSettings, lanes: Callable[[], int] | None, watcher: RoundObserver | None
 ) -> AsyncGenerator[Event, None]:
     """The events of a reply whose target a server has. `lanes`: how many it may use; `watcher` hears of each round."""
-    lookahead = lookahead_of(plan, settings)
+    lookahead = ollama_lookahead(plan, settings)
     if lanes is not None:
         lookahead = SharedLookahead(lookahead, lanes)
     stats = Stats(route=plan.route, prompt_eval_count=plan.prompt_tokens)
-    yield Status(on=True, detail=detail(plan, settings, lookahead))
-    watch = Watch(plan.target, plan.draft, plan.lanes, plan.probe.step if plan.probe else None)
+    yield Status(on=True, detail=status_detail(plan, settings, lookahead))
+    watch = ServerWatch(plan.target, plan.draft, plan.lanes, plan.probe.step if plan.probe else None)
     async with AsyncExitStack() as stack:
-        target, drafter = await sides(plan, settings, watch, stack)
-        speculation = Speculation(
+        target, drafter = await build_target_and_drafter(plan, settings, watch, stack)
+        speculation = SpeculativeDecoder(
             prompt=plan.prompt,
             target=target,
             drafter=drafter,
@@ -194,16 +198,16 @@ async def speculated_by_requests(
             rule=plan.rule,
             options=plan.target_requests.options,
             stats=stats,
-            patience=patience(plan, settings),
-            watch=watcher,
+            monitor=monitor_for(plan, settings),
+            observer=watcher,
         )
         events = await stack.enter_async_context(aclosing(speculation.events()))
-        async for event in thinking_apart(events, plan.prompt, plan.target.thinks):
+        async for event in split_thinking(events, plan.prompt, plan.target.can_think):
             yield event
     await unload(plan)
 
 
-async def unload(plan: Plan) -> None:
+async def unload(plan: OllamaPlan) -> None:
     """After a reply whose models aren't to stay: best effort, since the reply is whole."""
     for model, requests in ((plan.target, plan.target_requests), (plan.draft, plan.draft_requests)):
         if model and requests and requests.unloads:

@@ -13,23 +13,29 @@ from typing import TYPE_CHECKING, Any
 from specollama.backends.llama_cpp.hardware import has_gpu_memory
 from specollama.backends.llama_cpp.tokenizer import offloads_to_gpu
 from specollama.backends.ollama import model_store
-from specollama.backends.ollama.model_info import Model, context_length
+from specollama.backends.ollama.model_info import ModelInfo, context_length
 from specollama.backends.ollama.schema import RunningModel
 from specollama.config.settings import DraftRef, FileRef, ModelRef, PairSettings
 from specollama.errors import EndpointError, MissingPackage, RunError, UnsupportedPair
-from specollama.pairs.event_streams import thinking_apart
-from specollama.pairs.feasibility import ReplyContext, merged_options, near_tie_words, obstacle_alone, why_off
-from specollama.pairs.prompt import own_prompt
-from specollama.pairs.served_drafters import drafting_ahead, served
-from specollama.spec_decode.decode_loop import Watcher
+from specollama.pairs.event_streams import split_thinking
+from specollama.pairs.feasibility import (
+    ReplyContext,
+    merged_options,
+    near_tie_text,
+    request_needs_ollama,
+    why_drafting_is_off,
+)
+from specollama.pairs.prompt import render_from_file
+from specollama.pairs.served_drafters import ahead_drafters, make_served_drafter
+from specollama.spec_decode.decode_loop import RoundObserver
 from specollama.spec_decode.draft_ahead import OverlappedTarget
 from specollama.spec_decode.events import Event, Status
-from specollama.spec_decode.planner import tell_end
+from specollama.spec_decode.planner import report_reply_end
 from specollama.spec_decode.sampler_support import sampler_obstacle
 from specollama.spec_decode.types import Route
 
 if TYPE_CHECKING:
-    from specollama.pairs.routes.local_models import OpenedPair
+    from specollama.pairs.routes.local_models import LocalModels
 
 _NEEDED, _TRACED = 2, 5  # most probable tokens told at each place: for a comparison, and for a trace
 _HERE = "http://localhost"  # where the target is
@@ -48,7 +54,7 @@ class LocalRoute:
     def __init__(self, environ: Mapping[str, str], state: Path | None = None) -> None:
         self._environ = environ
         self._state = state
-        self._pair: OpenedPair | None = None
+        self._pair: LocalModels | None = None
         self._opened_by: tuple[object, ...] = ()  # what it was opened by
         self._opening = asyncio.Lock()
         self._looked = False  # whether the target is in its server's memory as well
@@ -64,9 +70,9 @@ class LocalRoute:
         """In tokens, once the pair is opened."""
         return self._pair.context_length if self._pair else None
 
-    async def pair(
-        self, settings: PairSettings, options: Mapping[str, Any], target: Model | None = None
-    ) -> OpenedPair | str:
+    async def open_models(
+        self, settings: PairSettings, options: Mapping[str, Any], target: ModelInfo | None = None
+    ) -> LocalModels | str:
         """The opened pair, or why there is none; "" when that isn't worth a word.
 
         `options`: Ollama's, to which the Modelfile's come; with others than it was opened by, or another target of that
@@ -81,9 +87,9 @@ class LocalRoute:
             loading = tuple(options.get(name) for name in _LOADING)
             wanted = *loading, settings.kv_type, settings.batch_threads, digest
             if self._pair and wanted != self._opened_by:
-                if self._pair.alone.locked() and not isinstance(settings.target, FileRef):
+                if self._pair.reply_lock.locked() and not isinstance(settings.target, FileRef):
                     return BUSY
-                async with self._pair.alone:
+                async with self._pair.reply_lock:
                     await self.close()
             if self._pair is None:
                 try:
@@ -97,7 +103,7 @@ class LocalRoute:
                 self._pair, self._opened_by = found, wanted
         return self._pair
 
-    async def held_twice(self, target: Model) -> list[str]:
+    async def loaded_twice_notice(self, target: ModelInfo) -> list[str]:
         """What to say, once, where the target's server holds the model in memory as well."""
         if self._looked:
             return []
@@ -106,26 +112,28 @@ class LocalRoute:
             running = (await target.server.ps()).models
         except EndpointError:
             return []
-        return [held_twice(entry, target.server.url) for entry in running if entry.digest == target.digest]
+        return [loaded_twice_notice(entry, target.server.url) for entry in running if entry.digest == target.digest]
 
-    async def plan_alone(self, context: ReplyContext) -> LocalPlan:
+    async def plan_without_server(self, context: ReplyContext) -> LocalPlan:
         """A plan that needs no server. Raises UnsupportedPair for what only a server can do, RunError for the rest."""
         settings, ask = context.settings, context.request
-        if obstacle := obstacle_alone(context):
+        if obstacle := request_needs_ollama(context):
             raise UnsupportedPair(f"{settings.target} is opened without a server, which {obstacle} would need")
         if obstacle := sampler_obstacle(context.sampling):
             raise UnsupportedPair(f"no reply can be computed under these options: {obstacle}")
-        opened = await self.pair(settings, context.options)
+        opened = await self.open_models(settings, context.options)
         if isinstance(opened, str):
             raise RunError(opened)
-        prompt = own_prompt(opened, ask)
+        prompt = render_from_file(opened, ask)
         if reason := opened.why_full(prompt):
             raise RunError(f"{reason}: give a larger num_ctx")
-        return LocalPlan(opened, prompt, context, ask.raw, notices=opened.told())
+        return LocalPlan(opened, prompt, context, ask.raw, notices=opened.pop_notices())
 
-    async def _open(self, settings: PairSettings, options: Mapping[str, Any], target: Model | None) -> OpenedPair | str:
+    async def _open(
+        self, settings: PairSettings, options: Mapping[str, Any], target: ModelInfo | None
+    ) -> LocalModels | str:
         from specollama.pairs.model_loading import load_options  # here, since numpy comes with it: 0.1 s at each start
-        from specollama.pairs.routes.local_models import open_pair
+        from specollama.pairs.routes.local_models import load_models
 
         weights = target_file(settings, self._environ, target.digest if target else "")
         if isinstance(weights, str):
@@ -145,14 +153,14 @@ class LocalRoute:
         more = (draft for draft in self.remaining if draft != settings.draft)
         notices += [f"{draft} doesn't draft: it isn't on this machine, and one served model does" for draft in more]
         loading = load_options(options, settings)
-        pair = await open_pair(
-            weights, files, loading, lookup=settings.looks_up, requantize=settings.requantize, state=self._state
+        pair = await load_models(
+            weights, files, loading, lookup=settings.uses_lookup, requantize=settings.requantize, state=self._state
         )
         pair.notices += notices
         return pair
 
 
-def held_twice(entry: RunningModel, url: str) -> str:
+def loaded_twice_notice(entry: RunningModel, url: str) -> str:
     """A line about a model that is opened here and loaded there."""
     size = f"{entry.size / 2**30:.1f} GiB, " if entry.size else ""
     return f"{url} holds {entry.name} in memory, too ({size}for rendering): `keep_alive = 0` in the pair frees it"
@@ -165,20 +173,20 @@ def target_file(settings: PairSettings, environ: Mapping[str, str], digest: str 
     """
     target = _file(settings.target, environ, digest)
     if target is None:
-        looked = ", ".join(str(place) for place in model_store.places(environ))
+        looked = ", ".join(str(place) for place in model_store.store_folders(environ))
         forced = settings.route is Route.LOCAL
         return f"{settings.target} isn't in a model store on this machine ({looked})" if forced else ""
-    why = why_not_here() if settings.route is Route.AUTO and isinstance(settings.target, ModelRef) else ""
+    why = why_not_local() if settings.route is Route.AUTO and isinstance(settings.target, ModelRef) else ""
     return why or target
 
 
 def _file(model: DraftRef, environ: Mapping[str, str], digest: str = "") -> Path | None:
     if isinstance(model, FileRef):
         return model.path
-    return model_store.weights(model.model, environ, digest) if isinstance(model, ModelRef) else None
+    return model_store.find_weights(model.model, environ, digest) if isinstance(model, ModelRef) else None
 
 
-def why_not_here() -> str:
+def why_not_local() -> str:
     """Why opening a model in process is no good idea on this machine, in a line; "" where nothing speaks against it."""
     try:
         offloads = offloads_to_gpu()
@@ -195,27 +203,29 @@ def _quantisation(plan: LocalPlan) -> str:
     try:
         from gguf import LlamaFileType  # here, since hardly any target is a file without a server
 
-        kind = LlamaFileType(int(plan.opened.target.model.metadata("general.file_type")))
+        kind = LlamaFileType(int(plan.models.target.model.metadata("general.file_type")))
     except (ImportError, ValueError):  # a type that is newer than the package, or none
         return ""
     name: str = kind.name
     return name.removeprefix("ALL_").removeprefix("MOSTLY_")
 
 
-async def speculated_here(
-    plan: LocalPlan, settings: PairSettings, watch: Watcher | None = None
+async def local_events(
+    plan: LocalPlan, settings: PairSettings, watch: RoundObserver | None = None
 ) -> AsyncGenerator[Event, None]:
     """The events of a reply by models that are opened here. Close it to stop. `watch` is told of each round."""
-    opened, sampling = plan.opened, plan.context.sampling
-    async with opened.alone:
-        others = [served(model, plan.context, _HERE, opened.target.vocabulary) for model in plan.others]
+    opened, sampling = plan.models, plan.context.sampling
+    async with opened.reply_lock:
+        others = [
+            make_served_drafter(model, plan.context, _HERE, opened.target.vocabulary) for model in plan.served_drafts
+        ]
         shown = _TRACED if watch else _NEEDED
-        speculation = opened.speculation(plan.prompt, sampling, settings, others, shown)
-        speculation.watch = watch
-        ahead = drafting_ahead(others)
+        speculation = opened.make_decoder(plan.prompt, sampling, settings, others, shown)
+        speculation.observer = watch
+        ahead = ahead_drafters(others)
         speculation.target = OverlappedTarget(speculation.target, ahead)
-        off = why_off(settings)
-        near = [near_tie_words(_quantisation(plan))] if sampling.greedy and off is None else []
+        off = why_drafting_is_off(settings)
+        near = [near_tie_text(_quantisation(plan))] if sampling.greedy and off is None else []
         words = "; ".join([off or f"local, lookahead {speculation.lookahead}", *filter(None, near), *plan.notices])
         speculation.stats.reason = off or ""
         yield Status(on=off is None, detail=words)
@@ -223,8 +233,8 @@ async def speculated_here(
             for drafter in ahead:
                 await stack.enter_async_context(aclosing(drafter))
             events = await stack.enter_async_context(aclosing(speculation.events()))
-            async for event in thinking_apart(events, plan.prompt, plan.thinks):
-                tell_end(speculation.lookahead, event)
+            async for event in split_thinking(events, plan.prompt, plan.thinks):
+                report_reply_end(speculation.lookahead, event)
                 yield event
 
 
@@ -232,11 +242,11 @@ async def speculated_here(
 class LocalPlan:
     """How one reply is speculated by a target that is opened in process. `thinks`: it may think before it answers."""
 
-    opened: OpenedPair
+    models: LocalModels
     prompt: str
     context: ReplyContext
     raw: bool = False
     thinks: bool = False
     notices: tuple[str, ...] = ()
-    others: tuple[Model, ...] = ()  # draft models that their server runs
+    served_drafts: tuple[ModelInfo, ...] = ()  # draft models that their server runs
     route: Route = Route.LOCAL

@@ -16,43 +16,43 @@ from specollama.backends.llama_cpp.draft_compatibility import first_difference
 from specollama.backends.llama_cpp.gguf_metadata import refuse_unreadable
 from specollama.backends.llama_cpp.model import LoadOptions
 from specollama.backends.llama_cpp.sampler import Sampler
-from specollama.backends.llama_cpp.target import LocalTarget, Written
+from specollama.backends.llama_cpp.target import LocalTarget, TokenSequence
 from specollama.config.settings import PairSettings
 from specollama.errors import UnsupportedPair
-from specollama.pairs.drafters import Drafting, lookahead_of
-from specollama.pairs.model_loading import Opened, Opening
+from specollama.pairs.drafters import DrafterSet, lookahead_for
+from specollama.pairs.model_loading import LoadedModel, ModelLoader
 from specollama.spec_decode.cost_curve import CostCurve
-from specollama.spec_decode.decode_loop import Speculation
+from specollama.spec_decode.decode_loop import SpeculativeDecoder
 from specollama.spec_decode.metrics import Stats
-from specollama.spec_decode.types import Route, Rule, SamplingOptions
+from specollama.spec_decode.types import AcceptanceMethod, Route, SamplingOptions
 
 
 @dataclass(slots=True)
-class OpenedPair:
+class LocalModels:
     """Close it with `close`, which keeps what was learnt about the drafters."""
 
-    target: Opened
-    drafting: Drafting
+    target: LoadedModel
+    drafters: DrafterSet
     notices: list[str]  # lines for the user, once
-    alone: asyncio.Lock = field(default_factory=asyncio.Lock)  # held for the time of a reply: there is one context
+    reply_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held for the time of a reply: there is one context
 
     async def close(self) -> None:
-        self.drafting.keep()
-        await model_thread.do(self._free)
+        self.drafters.save()
+        await model_thread.run_on_model_thread(self._free)
 
     def _free(self, stopped: Callable[[], bool]) -> None:
         for opened in (self.target, *self.drafts):
             opened.close()
 
     @property
-    def drafts(self) -> list[Opened]:
-        return self.drafting.drafts
+    def drafts(self) -> list[LoadedModel]:
+        return self.drafters.drafts
 
     @property
     def context_length(self) -> int:
         return self.target.model.context_length
 
-    def told(self) -> tuple[str, ...]:
+    def pop_notices(self) -> tuple[str, ...]:
         """The notices that weren't told yet."""
         notices, self.notices = tuple(self.notices), []
         return notices
@@ -66,67 +66,67 @@ class OpenedPair:
     def encode(self, prompt: str) -> list[int]:
         return list(self.target.vocabulary.encode(prompt))
 
-    async def measure_anew(self) -> None:
+    async def remeasure(self) -> None:
         """Time all models once more; what comes of it is kept at the end.
 
         A copy that drafts is weighed anew against its file the next time: the two are compared only as they were timed
         beside each other.
         """
-        await model_thread.do(lambda stopped: self._measure())
-        kept = self.drafting.kept
+        await model_thread.run_on_model_thread(lambda stopped: self._measure())
+        kept = self.drafters.profile
         timed = {opened.key: opened.costs for opened in (self.target, *self.drafts)}
-        copied = {opened.of_file for opened in self.drafts} - timed.keys()
+        copied = {opened.original_key for opened in self.drafts} - timed.keys()
         others = {key: known for key, known in kept.models.items() if key not in copied}
-        self.drafting.kept = kept.model_copy(update={"models": {**others, **timed}})
+        self.drafters.profile = kept.model_copy(update={"models": {**others, **timed}})
 
     def _measure(self) -> None:
         for opened in (self.target, *self.drafts):
             opened.measure()
 
-    def speculation(
+    def make_decoder(
         self,
         prompt: str,
         sampling: SamplingOptions,
         settings: PairSettings,
         others: Sequence[DraftModel] = (),
         shown: int = 2,
-    ) -> Speculation:
+    ) -> SpeculativeDecoder:
         """One reply. `others`: draft models that aren't opened here. `shown`: most probable tokens that are told."""
-        rule = rule_of(settings.rule, sampling)
+        rule = local_acceptance_method(settings.rule, sampling)
         seed = secrets.randbits(62) if sampling.seed is None else sampling.seed
-        sampler, written = Sampler(sampling, seed), Written(self.encode(prompt))
+        sampler, written = Sampler(sampling, seed), TokenSequence(self.encode(prompt))
         curve = CostCurve(dict(self.target.costs.passes))
-        planner = self.drafting.planner(curve, rule, sampling, others, written.tokens)
-        drafting = bool(self.drafts or self.drafting.lookup or others)
+        planner = self.drafters.make_planner(curve, rule, sampling, others, written.tokens)
+        drafting = bool(self.drafts or self.drafters.lookup or others)
         vocabulary = self.target.vocabulary
-        target = LocalTarget(self.target.model, vocabulary, written, sampler, rule=rule, shown=shown)
-        return Speculation(
+        target = LocalTarget(self.target.model, vocabulary, written, sampler, rule=rule, top_count=shown)
+        return SpeculativeDecoder(
             prompt=prompt,
             target=target,
-            drafter=self.drafting.drafter(planner, sampler, written.tokens, vocabulary.whole, others),
-            lookahead=lookahead_of(settings, planner, drafting=drafting),
+            drafter=self.drafters.make_drafter(planner, sampler, written.tokens, vocabulary.token_text, others),
+            lookahead=lookahead_for(settings, planner, drafting=drafting),
             rule=rule,
             options=sampling,
-            stats=Stats(route=Route.LOCAL, prompt_eval_count=written.prompt),
+            stats=Stats(route=Route.LOCAL, prompt_eval_count=written.prompt_tokens),
             random=Random(seed),
         )
 
 
-def rule_of(asked: Rule, sampling: SamplingOptions) -> Rule:
+def local_acceptance_method(asked: AcceptanceMethod, sampling: SamplingOptions) -> AcceptanceMethod:
     """Greedy at temperature 0; else match, draft and target drawing with the same noise, unless asked otherwise.
 
     Raises UnsupportedPair when rejection was asked for and a seed, too: the reply would depend on the draft.
     """
     if sampling.greedy:
-        return Rule.GREEDY
-    if asked is Rule.REJECTION and sampling.seed is not None:
+        return AcceptanceMethod.GREEDY
+    if asked is AcceptanceMethod.REJECTION and sampling.seed is not None:
         raise UnsupportedPair(
             "rule rejection depends on the draft, and a seed asks for a reply that doesn't; use `match`"
         )
-    return Rule.REJECTION if asked is Rule.REJECTION else Rule.MATCH
+    return AcceptanceMethod.REJECTION if asked is AcceptanceMethod.REJECTION else AcceptanceMethod.MATCH
 
 
-async def open_pair(
+async def load_models(
     target: Path,
     drafts: Mapping[str, Path],
     options: LoadOptions,
@@ -134,19 +134,19 @@ async def open_pair(
     lookup: bool,
     requantize: bool = False,
     state: Path | None = None,
-) -> OpenedPair:
+) -> LocalModels:
     """Open the files, and time them if that wasn't done before on this machine.
 
     `requantize`: a draft model may be opened as a quicker copy (backends.llama_cpp.requantize). `state`: the folder
     that keeps what is learnt; None: the user's. Raises RunError when a file can't be opened, MissingPackage without
     llama-cpp-python.
     """
-    return await model_thread.do(
-        lambda stopped: _open_pair(target, drafts, options, lookup, requantize, state, stopped)
+    return await model_thread.run_on_model_thread(
+        lambda stopped: _load_models(target, drafts, options, lookup, requantize, state, stopped)
     )
 
 
-def _open_pair(
+def _load_models(
     target: Path,
     drafts: Mapping[str, Path],
     options: LoadOptions,
@@ -154,22 +154,22 @@ def _open_pair(
     requantize: bool,
     state: Path | None,
     stopped: Callable[[], bool],
-) -> OpenedPair:
+) -> LocalModels:
     for path in (target, *drafts.values()):
         refuse_unreadable(path)
-    file = profiling.state_file(
+    file = profiling.profile_file(
         *(profiling.model_key(path, options) for path in (target, *drafts.values())), folder=state
     )
-    kept, notice = profiling.recall(file)
-    opening = Opening(options, requantize, dict(kept.models), [notice] if notice else [])
+    kept, notice = profiling.load(file)
+    opening = ModelLoader(options, requantize, dict(kept.models), [notice] if notice else [])
     with ExitStack() as undo:
-        ours = opening.target(target)
+        ours = opening.load_target(target)
         undo.callback(ours.close)
-        models = opening.drafts(drafts, stopped)
+        models = opening.load_drafts(drafts, stopped)
         undo.pop_all()
     for model in models:
-        model.same = first_difference(model.vocabulary.tokens(), ours.vocabulary.tokens()) is None
-    known = kept.model_copy(update={"models": opening.measured})
-    if known != kept and (line := profiling.keep(known, file)):
+        model.shares_tokenizer = first_difference(model.vocabulary.all_texts(), ours.vocabulary.all_texts()) is None
+    known = kept.model_copy(update={"models": opening.profiles})
+    if known != kept and (line := profiling.save(known, file)):
         opening.notices.append(line)
-    return OpenedPair(ours, Drafting(models, lookup, file, known), opening.notices)
+    return LocalModels(ours, DrafterSet(models, lookup, file, known), opening.notices)

@@ -16,7 +16,7 @@ from specollama.backends.ollama.client import OllamaServer
 from specollama.backends.ollama.schema import has_text
 from specollama.config.settings import PairSettings
 from specollama.errors import EndpointError
-from specollama.pairs.event_streams import written
+from specollama.pairs.event_streams import plain_events
 from specollama.spec_decode.events import Done, Event, Status
 from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import Route
@@ -38,8 +38,8 @@ class NativePlan:
         yield Status(on=True, detail=f"native, by {self.server.url}")
         body = {**self.body, "logprobs": True}
         asked = self.server.stream_chat if "messages" in body else self.server.stream_generate
-        count = _Counted()
-        async with aclosing(asked(body)) as chunks, aclosing(written(count.along(chunks), stats)) as events:
+        count = _DraftCounter()
+        async with aclosing(asked(body)) as chunks, aclosing(plain_events(count.counting(chunks), stats)) as events:
             async for event in events:
                 if isinstance(event, Done) and count.shown >= _ENOUGH and not count.hidden:
                     stats.notices.append(f"nothing was drafted: {self.server.url} doesn't speculate, or rarely agrees")
@@ -47,13 +47,13 @@ class NativePlan:
 
 
 @dataclass(slots=True)
-class _Counted:
+class _DraftCounter:
     """Tokens with and without log-probabilities."""
 
     shown: int = 0
     hidden: int = 0
 
-    async def along(self, chunks: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
+    async def counting(self, chunks: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
         async for chunk in chunks:
             told = len(chunk.logprobs or ())
             self.shown += told
@@ -76,15 +76,15 @@ class NativeRoute:
     async def plan(self, settings: PairSettings, body: Mapping[str, Any]) -> NativePlan | str:
         """The request as it goes to the native server, or why that can't be."""
         if self._server is None:
-            self._server = OllamaServer(settings.native.url, **settings.native.reaching(self._environ))
+            self._server = OllamaServer(settings.native.url, **settings.native.connection_settings(self._environ))
         try:
             await self._server.version()
         except EndpointError as error:
-            return f"native: {started(str(error), settings.name)}"
+            return f"native: {with_start_advice(str(error), settings.name)}"
         return NativePlan(self._server, body)
 
 
-def started(fault: str, pair: str | None) -> str:
+def with_start_advice(fault: str, pair: str | None) -> str:
     """An unreachable server's fault, with what starts this one."""
     start = f"start it with `specollama native {quote(pair)}`" if pair else "is `specollama native` running?"
     return fault.replace("is Ollama running there? (`ollama serve`)", start)

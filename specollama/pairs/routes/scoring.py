@@ -10,42 +10,42 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specollama.backends.engines.base import Draws, Engine, Facts
+from specollama.backends.engines.base import DrawSettings, Engine, EngineInfo
 from specollama.backends.engines.detect import CLIENTS, detect, open_engine
 from specollama.backends.engines.target import ScoringTarget
-from specollama.backends.ollama.model_info import Model
+from specollama.backends.ollama.model_info import ModelInfo
 from specollama.config.settings import ModelRef, PairSettings
 from specollama.errors import UnsupportedPair
-from specollama.pairs.feasibility import ReplyContext, obstacle_alone, why_off
+from specollama.pairs.feasibility import ReplyContext, request_needs_ollama, why_drafting_is_off
 from specollama.pairs.routes.scoring_feasibility import (
-    Prompted,
-    asked,
-    by_row,
+    EnginePrompt,
     check_options,
-    most_rows,
+    max_rows,
+    needs_request_per_row,
+    request_pattern,
+    why_not_faster,
     why_not_scored,
-    why_not_worth,
 )
 from specollama.pairs.routes.scoring_prompt import prompt_for
-from specollama.spec_decode.calibration import MOST
-from specollama.spec_decode.decode_loop import Speculation, Watcher
+from specollama.spec_decode.calibration import MAX_DRAFT_TOKENS
+from specollama.spec_decode.decode_loop import RoundObserver, SpeculativeDecoder
 from specollama.spec_decode.draft_ahead import OverlappedTarget
 from specollama.spec_decode.events import Event, Status
-from specollama.spec_decode.lookahead import Patience
+from specollama.spec_decode.lookahead import SpeculationMonitor
 from specollama.spec_decode.metrics import Stats
-from specollama.spec_decode.planner import tell_end
-from specollama.spec_decode.types import Api, Route, SamplingOptions
+from specollama.spec_decode.planner import report_reply_end
+from specollama.spec_decode.types import Route, SamplingOptions, ServerApi
 
 if TYPE_CHECKING:
-    from specollama.pairs.routes.scoring_models import ScoringPair
+    from specollama.pairs.routes.scoring_models import ScoringModels
 
 
 @dataclass(frozen=True, slots=True)
 class ScoringPlan:
     """How one reply is written by an engine: speculated, or (`reason`) plain."""
 
-    pair: ScoringPair
-    prompted: Prompted
+    models: ScoringModels
+    prompt: EnginePrompt
     context: ReplyContext
     reason: str = ""
     raw: bool = False
@@ -67,9 +67,9 @@ class ScoringRoute:
         self._state = state
         self._stack = AsyncExitStack()
         self._opening = asyncio.Lock()
-        self._found: Api | None = None
+        self._found: ServerApi | None = None
         self._engine: Engine | None = None
-        self._pairs: dict[bool, ScoringPair] = {}  # by whether anything drafts: for a plain reply nothing is opened
+        self._pairs: dict[bool, ScoringModels] = {}  # by whether anything drafts: for a plain reply nothing is opened
 
     async def close(self) -> None:
         for pair in self._pairs.values():
@@ -82,20 +82,20 @@ class ScoringRoute:
         """In tokens, once a pair is opened and as far as the engine says it."""
         return next((pair.facts.context_length for pair in self._pairs.values()), None)
 
-    def api(self, settings: PairSettings) -> Api | None:
+    def api(self, settings: PairSettings) -> ServerApi | None:
         """What the target's engine speaks: as configured, or as found before; None for an Ollama."""
         target = settings.target
         if not isinstance(target, ModelRef):
             return None
-        return target.api if target.scored else self._found
+        return target.api if target.is_scoring_engine else self._found
 
-    async def find(self, settings: PairSettings) -> Api | None:
+    async def detect_engine(self, settings: PairSettings) -> ServerApi | None:
         """The engine that answers in Ollama's place, where the configuration doesn't say what is there."""
         if self.api(settings) is None and isinstance(settings.target, ModelRef) and settings.target.api is None:
             self._found = await detect(settings.target.endpoint, self._environ)
         return self.api(settings)
 
-    async def pair(self, settings: PairSettings, served: Model | None = None) -> ScoringPair:
+    async def open_models(self, settings: PairSettings, served: ModelInfo | None = None) -> ScoringModels:
         """The engine, and what drafts for it. `served`: a draft model on an Ollama.
 
         Raises EndpointError when the engine can't be asked, RunError when a draft's file can't be opened.
@@ -104,113 +104,118 @@ class ScoringRoute:
         assert isinstance(target, ModelRef)
         assert api is not None, "it was asked for before"
         from specollama.pairs.routes.scoring_models import (
-            open_pair,  # here, since numpy comes with it: 0.1 s at each start
+            open_scoring_models,  # here, since numpy comes with it: 0.1 s at each start
         )
 
-        drafting = why_off(settings) is None
+        drafting = why_drafting_is_off(settings) is None
         async with self._opening:
             if drafting not in self._pairs:
-                engine, given = await self._opened(target, api), settings if drafting else replace(settings, drafts=())
-                self._pairs[drafting] = await open_pair(engine, CLIENTS[api].kind.name, target, given, self._state)
+                engine, given = (
+                    await self._open_engine(target, api),
+                    settings if drafting else replace(settings, drafts=()),
+                )
+                self._pairs[drafting] = await open_scoring_models(
+                    engine, CLIENTS[api].kind.name, target, given, self._state
+                )
             pair = self._pairs[drafting]
-            if drafting and served and pair.served is None:  # its server may have been down before
-                await pair.join(served)
+            if drafting and served and pair.served_draft is None:  # its server may have been down before
+                await pair.add_served_draft(served)
         return pair
 
-    async def look(self, settings: PairSettings) -> tuple[str, Facts]:
+    async def engine_info(self, settings: PairSettings) -> tuple[str, EngineInfo]:
         """The engine's name, and what it says of itself; nothing is opened for drafting. Raises EndpointError."""
         target, api = settings.target, self.api(settings)
         assert isinstance(target, ModelRef)
         assert api is not None, "it was asked for before"
         async with self._opening:
-            return CLIENTS[api].kind.name, await (await self._opened(target, api)).facts()
+            return CLIENTS[api].kind.name, await (await self._open_engine(target, api)).info()
 
-    async def _opened(self, target: ModelRef, api: Api) -> Engine:
+    async def _open_engine(self, target: ModelRef, api: ServerApi) -> Engine:
         if self._engine is None:
             self._engine = await open_engine(target, api, self._environ, self._stack)
         return self._engine
 
-    async def plan(self, context: ReplyContext, draft: Model | str) -> ScoringPlan:
+    async def plan(self, context: ReplyContext, draft: ModelInfo | str) -> ScoringPlan:
         """How a request is written. `draft`: the served draft model, or why there is none.
 
         Raises UnsupportedPair for what the engine can't be asked for, EndpointError.
         """
         settings, ask, sampling = context.settings, context.request, context.sampling
-        pair = await self.pair(settings, draft if isinstance(draft, Model) else None)
-        if obstacle := obstacle_alone(context):
-            raise UnsupportedPair(f"{obstacle} isn't passed on to {pair.kind}, which serves {settings.target}")
-        check_options(pair.engine.can, sampling, settings.rule, pair.kind)
-        prompted = await prompt_for(ask, pair.engine, pair.kind, pair.template)
+        pair = await self.open_models(settings, draft if isinstance(draft, ModelInfo) else None)
+        if obstacle := request_needs_ollama(context):
+            raise UnsupportedPair(f"{obstacle} isn't passed on to {pair.engine_name}, which serves {settings.target}")
+        check_options(pair.engine.capabilities, sampling, settings.rule, pair.engine_name)
+        prompted = await prompt_for(ask, pair.engine, pair.engine_name, pair.render_with_draft)
         reason = await self._why_plain(settings, pair, sampling, prompted, draft)
         missed = (draft,) if isinstance(draft, str) and settings.draft and not reason else ()
-        return ScoringPlan(pair, prompted, context, reason, ask.raw, (*missed, *pair.told()))
+        return ScoringPlan(pair, prompted, context, reason, ask.raw, (*missed, *pair.pop_notices()))
 
     async def _why_plain(
         self,
         settings: PairSettings,
-        pair: ScoringPair,
+        pair: ScoringModels,
         sampling: SamplingOptions,
-        prompted: Prompted,
-        draft: Model | str,
+        prompted: EnginePrompt,
+        draft: ModelInfo | str,
     ) -> str:
         """Why nothing is drafted; "" where it is."""
-        can, facts = pair.engine.can, pair.facts
-        if reason := why_not_scored(settings, can, sampling, facts, pair.kind) or prompted.reason:
+        can, facts = pair.engine.capabilities, pair.facts
+        if reason := why_not_scored(settings, can, sampling, facts, pair.engine_name) or prompted.reason:
             return reason
-        if not pair.drafts:
+        if not pair.can_draft:
             return draft if isinstance(draft, str) else "no draft model"
-        if pair.busy:
+        if pair.is_busy:
             return "the draft model is busy with another reply"
         if settings.lookahead != "auto":
             return ""
-        costs = await pair.costs(sampling)
+        costs = await pair.profile(sampling)
         worth = settings.route is Route.SCORING
-        return "" if worth else why_not_worth(costs, can, facts, len(prompted.tokens), sampling)
+        return "" if worth else why_not_faster(costs, can, facts, len(prompted.tokens), sampling)
 
 
-async def scored(
-    plan: ScoringPlan, settings: PairSettings, watch: Watcher | None = None
+async def scoring_events(
+    plan: ScoringPlan, settings: PairSettings, watch: RoundObserver | None = None
 ) -> AsyncGenerator[Event, None]:
     """The events of a planned reply. Close it to stop. `watch` is told of each round."""
-    pair = plan.pair
+    pair = plan.models
     async with AsyncExitStack() as stack:
         if not plan.reason:
-            await stack.enter_async_context(pair.alone())
-        speculation = await _speculation(plan, settings, stack)
-        speculation.watch = watch
+            await stack.enter_async_context(pair.hold())
+        speculation = await _make_decoder(plan, settings, stack)
+        speculation.observer = watch
         if plan.reason:
-            events = speculation.plain("; ".join([plan.reason, *plan.notices]))
+            events = speculation.plain_events("; ".join([plan.reason, *plan.notices]))
         else:
-            how = asked(pair.engine.can, plan.context.sampling)
-            words = [f"scoring, {pair.kind}, {how}, lookahead {speculation.lookahead}", *plan.notices]
+            how = request_pattern(pair.engine.capabilities, plan.context.sampling)
+            words = [f"scoring, {pair.engine_name}, {how}, lookahead {speculation.lookahead}", *plan.notices]
             yield Status(on=True, detail="; ".join(words))
             events = speculation.events()
         async with aclosing(events):
             async for event in events:
-                tell_end(speculation.lookahead, event)
+                report_reply_end(speculation.lookahead, event)
                 yield event
 
 
-async def _speculation(plan: ScoringPlan, settings: PairSettings, stack: AsyncExitStack) -> Speculation:
-    pair, sampling, prompted = plan.pair, plan.context.sampling, plan.prompted
-    can, tokens = pair.engine.can, list(prompted.tokens)
-    if pair.drafting.lookup and not plan.reason:
-        await pair.lexicon.know(tokens)
-    rows = min(most_rows(can, pair.facts, sampling), settings.lanes or MOST + 1)
-    planned = pair.planned(settings, plan.context, tokens, rows - 1)
+async def _make_decoder(plan: ScoringPlan, settings: PairSettings, stack: AsyncExitStack) -> SpeculativeDecoder:
+    pair, sampling, prompted = plan.models, plan.context.sampling, plan.prompt
+    can, tokens = pair.engine.capabilities, list(prompted.tokens)
+    if pair.drafters.lookup and not plan.reason:
+        await pair.token_texts.fetch(tokens)
+    rows = min(max_rows(can, pair.facts, sampling), settings.lanes or MAX_DRAFT_TOKENS + 1)
+    planned = pair.prepare_reply(settings, plan.context, tokens, rows - 1)
     for ahead in planned.ahead:
         await stack.enter_async_context(aclosing(ahead))
     target = ScoringTarget(
         pair.engine,
         tokens,
-        Draws(sampling, _seed(sampling, must=can.must_seed)),
-        pair.lexicon,
-        prompt=len(tokens),
+        DrawSettings(sampling, _seed(sampling, must=can.needs_seed)),
+        pair.token_texts,
+        prompt_tokens=len(tokens),
         messages=prompted.messages,
         context_length=pair.facts.context_length,
-        by_row=by_row(can, sampling),
+        by_row=needs_request_per_row(can, sampling),
     )
-    return Speculation(
+    return SpeculativeDecoder(
         prompt=prompted.text,
         target=OverlappedTarget(target, planned.ahead),
         drafter=planned.drafter,
@@ -218,7 +223,7 @@ async def _speculation(plan: ScoringPlan, settings: PairSettings, stack: AsyncEx
         rule=planned.rule,
         options=sampling,
         stats=Stats(route=plan.route, prompt_eval_count=len(tokens)),
-        patience=_patience(pair, settings, sampling),
+        monitor=_monitor_for(pair, settings, sampling),
     )
 
 
@@ -229,9 +234,9 @@ def _seed(sampling: SamplingOptions, *, must: bool) -> int | None:
     return secrets.randbits(31) if must and sampling.seed is None else sampling.seed
 
 
-def _patience(pair: ScoringPair, settings: PairSettings, sampling: SamplingOptions) -> Patience | None:
+def _monitor_for(pair: ScoringModels, settings: PairSettings, sampling: SamplingOptions) -> SpeculationMonitor | None:
     """None where a person asked for a lookahead whatever it brings, or for a reply that no clock decides on."""
     if settings.lookahead != "auto" or (sampling.seed is not None and not sampling.greedy):
         return None
-    known = pair.measured(sampling)
-    return Patience(known.plain if known and settings.route is Route.AUTO else None)
+    known = pair.known_profile(sampling)
+    return SpeculationMonitor(known.plain if known and settings.route is Route.AUTO else None)

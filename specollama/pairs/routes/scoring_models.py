@@ -9,195 +9,198 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import time
 
-from specollama.backends.engines.base import Engine, Facts
-from specollama.backends.engines.token_texts import Lexicon
+from specollama.backends.engines.base import Engine, EngineInfo
+from specollama.backends.engines.token_texts import TokenTexts
 from specollama.backends.llama_cpp import model_thread, profiling
-from specollama.backends.llama_cpp.chat_template import rendered
+from specollama.backends.llama_cpp.chat_template import render_chat
 from specollama.backends.llama_cpp.gguf_metadata import refuse_unreadable
 from specollama.backends.llama_cpp.sampler import Sampler
-from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
-from specollama.backends.ollama.model_info import Model
-from specollama.backends.ollama.tokenizer import vocabulary_of
-from specollama.backends.timings import over
+from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
+from specollama.backends.ollama.model_info import ModelInfo
+from specollama.backends.ollama.tokenizer import load_tokenizer
+from specollama.backends.timings import has_expired
 from specollama.config.settings import FileRef, ModelRef, PairSettings
-from specollama.pairs.drafters import Drafting, lookahead_of
+from specollama.pairs.drafters import DrafterSet, lookahead_for
 from specollama.pairs.feasibility import ReplyContext
-from specollama.pairs.model_loading import Opening, load_options
-from specollama.pairs.prompt import without_begin_marker
-from specollama.pairs.routes.scoring_feasibility import asked
-from specollama.pairs.routes.scoring_profiling import costs_key, measure
+from specollama.pairs.model_loading import ModelLoader, load_options
+from specollama.pairs.prompt import strip_bos
+from specollama.pairs.routes.scoring_feasibility import request_pattern
+from specollama.pairs.routes.scoring_profiling import profile_engine, profile_key
 from specollama.pairs.routes.scoring_prompt import Messages
-from specollama.pairs.served_drafters import drafting_ahead, served
+from specollama.pairs.served_drafters import ahead_drafters, make_served_drafter
 from specollama.spec_decode.cost_curve import CostCurve
 from specollama.spec_decode.draft_ahead import DraftAhead
 from specollama.spec_decode.interfaces import Drafter
 from specollama.spec_decode.lookahead import Lookahead
-from specollama.spec_decode.types import Rule, SamplingOptions
+from specollama.spec_decode.types import AcceptanceMethod, SamplingOptions
 
 _SAMPLE = 'def area(r):\n    return 3.14159 * r**2  # naïve, 日本語, 🙂\n\nIt isn\'t 1,024: "quoted" <b>text</b>'
 _UNMEASURED = {1: 1.0}  # seconds; of no matter where the lookahead is fixed
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class ReplyDrafting:
     """What drafts in one reply, how much, and how it is judged. `ahead`: those that draft while the engine scores."""
 
     drafter: Drafter
     lookahead: Lookahead
-    rule: Rule
+    rule: AcceptanceMethod
     ahead: list[DraftAhead]
 
 
 @dataclass(slots=True)
-class ScoringPair:
-    """Close it with `close`, which keeps what was learnt. `place`: a URL of the engine; `key`: what its costs go by.
+class ScoringModels:
+    """Close it with `close`, which keeps what was learnt. `engine_url`: a URL of the engine; `profile_key`: what its
+    costs go by.
 
-    `vocabulary`: a draft model's tokenizer, where it is the target's, too. `served`: a draft model on an Ollama.
+    `vocabulary`: a draft model's tokenizer, where it is the target's, too. `served_draft`: a draft model on an Ollama.
     """
 
     engine: Engine
-    facts: Facts
-    kind: str
-    place: str
-    key: str
-    drafting: Drafting
-    lexicon: Lexicon
-    vocabulary: LlamaVocabulary | None = None
-    served: Model | None = None
+    facts: EngineInfo
+    engine_name: str
+    engine_url: str
+    profile_key: str
+    drafters: DrafterSet
+    token_texts: TokenTexts
+    vocabulary: LlamaTokenizer | None = None
+    served_draft: ModelInfo | None = None
     notices: list[str] = field(default_factory=list)  # lines for the user, once
-    _busy: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _reply_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _profile_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def close(self) -> None:
-        if self.drafts:
-            self.drafting.keep()
-        await model_thread.do(self._free)
+        if self.can_draft:
+            self.drafters.save()
+        await model_thread.run_on_model_thread(self._free)
 
     def _free(self, stopped: Callable[[], bool]) -> None:
-        for opened in self.drafting.drafts:
+        for opened in self.drafters.drafts:
             opened.close()
-        if self.vocabulary and all(self.vocabulary is not opened.vocabulary for opened in self.drafting.drafts):
+        if self.vocabulary and all(self.vocabulary is not opened.vocabulary for opened in self.drafters.drafts):
             self.vocabulary.close()
 
-    async def join(self, served: Model) -> None:
+    async def add_served_draft(self, served: ModelInfo) -> None:
         """Let a draft model on an Ollama draft as well. Raises EndpointError."""
         if self.vocabulary is None:
-            self.vocabulary = self.lexicon.vocabulary = await _shared(self.engine, served)
-        self.served = served
+            self.vocabulary = self.token_texts.vocabulary = await _shared_tokenizer(self.engine, served)
+        self.served_draft = served
 
     @property
-    def drafts(self) -> bool:
+    def can_draft(self) -> bool:
         """Whether there is anything that drafts."""
-        return bool(self.drafting.drafts or self.drafting.lookup or self.served)
+        return bool(self.drafters.drafts or self.drafters.lookup or self.served_draft)
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether another reply drafts with the models opened here, which have one context each."""
-        return self._busy.locked()
+        return self._reply_lock.locked()
 
-    def alone(self) -> AbstractAsyncContextManager[object]:
+    def hold(self) -> AbstractAsyncContextManager[object]:
         """For the time of a reply that is speculated."""
-        return self._busy if self.drafting.drafts else nullcontext()
+        return self._reply_lock if self.drafters.drafts else nullcontext()
 
-    def told(self) -> tuple[str, ...]:
+    def pop_notices(self) -> tuple[str, ...]:
         """The notices that weren't told yet."""
         notices, self.notices = tuple(self.notices), []
         return notices
 
-    def measured(self, sampling: SamplingOptions) -> profiling.ModelCosts | None:
+    def known_profile(self, sampling: SamplingOptions) -> profiling.ModelProfile | None:
         """What the engine costs, asked as for such a reply, if that is known."""
-        known = self.drafting.kept.models.get(self._key(sampling))
-        return None if known and over(known.until, time()) else known
+        known = self.drafters.profile.models.get(self._key(sampling))
+        return None if known and has_expired(known.until, time()) else known
 
-    async def costs(self, sampling: SamplingOptions) -> profiling.ModelCosts:
+    async def profile(self, sampling: SamplingOptions) -> profiling.ModelProfile:
         """The same; measured the first time."""
-        async with self._measuring:
-            known = self.measured(sampling)
+        async with self._profile_lock:
+            known = self.known_profile(sampling)
             if known is None:
-                known = await measure(self.engine, self.facts, sampling)
-                kept = self.drafting.kept
-                self.drafting.kept = kept.model_copy(update={"models": {**kept.models, self._key(sampling): known}})
-                if notice := profiling.keep(self.drafting.kept, self.drafting.file):
+                known = await profile_engine(self.engine, self.facts, sampling)
+                kept = self.drafters.profile
+                self.drafters.profile = kept.model_copy(update={"models": {**kept.models, self._key(sampling): known}})
+                if notice := profiling.save(self.drafters.profile, self.drafters.file):
                     self.notices.append(notice)
         return known
 
     def _key(self, sampling: SamplingOptions) -> str:
-        return f"{self.key}, {asked(self.engine.can, sampling)}"
+        return f"{self.profile_key}, {request_pattern(self.engine.capabilities, sampling)}"
 
-    async def template(self, messages: Messages) -> str | None:
+    async def render_with_draft(self, messages: Messages) -> str | None:
         """A chat by the draft model's template; None where no draft model has one."""
-        for opened in self.drafting.drafts:
+        for opened in self.drafters.drafts:
             if template := opened.model.chat_template:
                 marks = opened.vocabulary
-                text = rendered(template, messages, begin=marks.begin_marker, end=marks.end_marker)
-                return without_begin_marker(text, marks)
-        if self.served is None or not self.served.renders:
+                text = render_chat(template, messages, begin=marks.bos_text, end=marks.eos_text)
+                return strip_bos(text, marks)
+        if self.served_draft is None or not self.served_draft.renders_prompts:
             return None
-        body = {"model": self.served.name, "messages": [dict(message) for message in messages], "truncate": False}
-        text_by_server = await self.served.server.render(body)
-        return None if text_by_server is None else without_begin_marker(text_by_server, self.vocabulary)
+        body = {"model": self.served_draft.name, "messages": [dict(message) for message in messages], "truncate": False}
+        text_by_server = await self.served_draft.server.render(body)
+        return None if text_by_server is None else strip_bos(text_by_server, self.vocabulary)
 
-    def planned(self, settings: PairSettings, context: ReplyContext, tokens: list[int], most: int) -> Planned:
+    def prepare_reply(
+        self, settings: PairSettings, context: ReplyContext, tokens: list[int], most: int
+    ) -> ReplyDrafting:
         """For one reply. `tokens`: of all its text, to which the target adds; `most`: to be drafted in a round."""
         sampling = context.sampling
-        rule = Rule.GREEDY if sampling.greedy else Rule.MATCH
-        others = [served(self.served, context, self.place)] if self.served else []
-        known = self.measured(sampling)
-        planner = self.drafting.planner(
+        rule = AcceptanceMethod.GREEDY if sampling.greedy else AcceptanceMethod.MATCH
+        others = [make_served_drafter(self.served_draft, context, self.engine_url)] if self.served_draft else []
+        known = self.known_profile(sampling)
+        planner = self.drafters.make_planner(
             CostCurve(dict(known.passes) if known else dict(_UNMEASURED)), rule, sampling, others, tokens
         )
-        lookahead = lookahead_of(settings, planner, drafting=self.drafts)
-        planner.most = max(1, min(planner.most, most))
-        planner.forced = tuple(min(length, planner.most) for length in planner.forced)
+        lookahead = lookahead_for(settings, planner, drafting=self.can_draft)
+        planner.draft_limit = max(1, min(planner.draft_limit, most))
+        planner.fixed_lengths = tuple(min(length, planner.draft_limit) for length in planner.fixed_lengths)
         # The engine draws by itself: what it is likeliest to draw is the best guess.
         guessing = Sampler(replace(sampling, temperature=0.0), 0)
-        drafter = self.drafting.drafter(planner, guessing, tokens, self.lexicon.text, others)
-        return Planned(drafter, lookahead, rule, drafting_ahead(others))
+        drafter = self.drafters.make_drafter(planner, guessing, tokens, self.token_texts.text, others)
+        return ReplyDrafting(drafter, lookahead, rule, ahead_drafters(others))
 
 
-async def open_pair(
+async def open_scoring_models(
     engine: Engine, kind: str, target: ModelRef, settings: PairSettings, state: Path | None = None
-) -> ScoringPair:
+) -> ScoringModels:
     """Open what drafts for an engine. `state`: the folder that keeps what is learnt; None: the user's.
 
     Raises RunError when a draft's file can't be opened, EndpointError."""
-    facts = await engine.facts()
-    key, options = costs_key(target, facts), load_options(settings.options, settings)
+    facts = await engine.info()
+    key, options = profile_key(target, facts), load_options(settings.options, settings)
     files = {str(draft): draft.path for draft in settings.drafts if isinstance(draft, FileRef)}
     for path in files.values():
         refuse_unreadable(path)
-    file = profiling.state_file(key, *(profiling.model_key(path, options) for path in files.values()), folder=state)
-    kept, notice = profiling.recall(file)
-    opening = Opening(options, settings.requantize, dict(kept.models), [notice] if notice else [])
-    opened = await model_thread.do(lambda stopped: opening.drafts(files, stopped))
+    file = profiling.profile_file(key, *(profiling.model_key(path, options) for path in files.values()), folder=state)
+    kept, notice = profiling.load(file)
+    opening = ModelLoader(options, settings.requantize, dict(kept.models), [notice] if notice else [])
+    opened = await model_thread.run_on_model_thread(lambda stopped: opening.load_drafts(files, stopped))
     with ExitStack() as undo:
         for model in opened:
             undo.callback(model.close)
         for model in opened:
-            model.same = await same_tokens(engine, model.vocabulary)
+            model.shares_tokenizer = await tokenizes_alike(engine, model.vocabulary)
         undo.pop_all()
-    vocabulary = next((model.vocabulary for model in opened if model.same), None)
-    drafting = Drafting(opened, settings.looks_up, file, kept.model_copy(update={"models": opening.measured}))
-    lexicon = Lexicon(engine, vocabulary)
-    return ScoringPair(
+    vocabulary = next((model.vocabulary for model in opened if model.shares_tokenizer), None)
+    drafting = DrafterSet(opened, settings.uses_lookup, file, kept.model_copy(update={"models": opening.profiles}))
+    lexicon = TokenTexts(engine, vocabulary)
+    return ScoringModels(
         engine, facts, kind, target.endpoint.url, key, drafting, lexicon, vocabulary, notices=opening.notices
     )
 
 
-async def _shared(engine: Engine, served: Model) -> LlamaVocabulary | None:
+async def _shared_tokenizer(engine: Engine, served: ModelInfo) -> LlamaTokenizer | None:
     """The served draft model's tokenizer, if it is the target's, too."""
-    vocabulary = await vocabulary_of(served)
-    if not isinstance(vocabulary, LlamaVocabulary):
+    vocabulary = await load_tokenizer(served)
+    if not isinstance(vocabulary, LlamaTokenizer):
         return None
     same = False
     try:
-        same = await same_tokens(engine, vocabulary)
+        same = await tokenizes_alike(engine, vocabulary)
     finally:
         if not same:
             vocabulary.close()
     return vocabulary if same else None
 
 
-async def same_tokens(engine: Engine, vocabulary: LlamaVocabulary) -> bool:
+async def tokenizes_alike(engine: Engine, vocabulary: LlamaTokenizer) -> bool:
     """Whether both cut a text of many kinds alike. Only drafts rest on it: where it errs they are rejected."""
-    return await engine.tokenize(_SAMPLE, whole=False) == vocabulary.fragment(_SAMPLE)
+    return await engine.tokenize(_SAMPLE, whole=False) == vocabulary.encode_fragment(_SAMPLE)

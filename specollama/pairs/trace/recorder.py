@@ -17,7 +17,7 @@ from specollama.config.settings import PairSettings
 from specollama.errors import RunError, SpecollamaError, one_line
 from specollama.pairs.pair import Pair
 from specollama.pairs.report import stats_object
-from specollama.pairs.request import Conversation
+from specollama.pairs.request import ChatInput
 from specollama.pairs.trace.records import (
     Alternative,
     DraftedToken,
@@ -29,14 +29,14 @@ from specollama.pairs.trace.records import (
     TokenLine,
 )
 from specollama.spec_decode.events import Done, Event, Status, Text
-from specollama.spec_decode.types import Round
+from specollama.spec_decode.types import RoundRecord
 
-TOP = 5
+TOP_TOKENS = 5
 """Most probable tokens that a traced reply asks for, where its target's server writes it alone."""
 
 
-class Recorder:
-    """The lines of one reply. Give it to `Pair.watched` as `round`, and every event to `event`.
+class TraceRecorder:
+    """The lines of one reply. Give it to `Pair.with_observer` as `round`, and every event to `event`.
 
     `texts`: whether they carry texts. `clock`: nanoseconds.
     """
@@ -63,21 +63,21 @@ class Recorder:
         )
         self.lines: list[Line] = [head]
 
-    def round(self, done: Round) -> None:
-        self._rounds += done.verdict.drafted > 0
+    def round(self, done: RoundRecord) -> None:
+        self._rounds += done.result.drafted > 0
         sure = [*done.draft.confidence, *[None] * len(done.draft.tokens)]
         drafted = [
-            DraftedToken(text=self._text(token.text), confidence=rounded(confidence))
+            DraftedToken(text=self._text(token.text), confidence=round_figures(confidence))
             for token, confidence in zip(done.draft.tokens, sure, strict=False)
         ]
-        verdict = done.verdict
+        verdict = done.result
         self.lines.append(
             RoundLine(
                 at=self._at,
                 round=self._rounds if verdict.drafted else 0,
                 source=done.draft.source,
-                drafting=round(done.drafting * 1e9),
-                scoring=round(done.scoring * 1e9),
+                drafting=round(done.draft_seconds * 1e9),
+                scoring=round(done.score_seconds * 1e9),
                 drafted=drafted,
                 sent=verdict.drafted,
                 tested=verdict.tested,
@@ -94,7 +94,7 @@ class Recorder:
         elif isinstance(event, Done):
             self._end(EndLine(at=self._at, reason=event.reason.value, stats=stats_object(event.stats)))
 
-    def broke_off(self, fault: str = "") -> None:
+    def fail(self, fault: str = "") -> None:
         """No more events will come, if they didn't all come."""
         if not self.ended:
             self._end(EndLine(at=self._at, fault=fault))
@@ -111,7 +111,7 @@ class Recorder:
         return text if self._texts else None
 
     def _token(self, event: Text) -> TokenLine:
-        top = [Alternative(text=self._text(token.text), logprob=rounded(token.logprob)) for token in event.top]
+        top = [Alternative(text=self._text(token.text), logprob=round_figures(token.logprob)) for token in event.top]
         return TokenLine(
             at=self._at,
             round=event.round,
@@ -119,13 +119,13 @@ class Recorder:
             length=len(event.text),
             text=self._text(event.text),
             thinking=event.thinking,
-            confidence=rounded(event.confidence),
-            logprob=rounded(event.logprob),
+            confidence=round_figures(event.confidence),
+            logprob=round_figures(event.logprob),
             top=top,
         )
 
 
-def rounded(value: float | None) -> float | None:
+def round_figures(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
@@ -142,12 +142,12 @@ class TraceFile:
         if fault := self._append(""):
             raise RunError(fault)
 
-    def recorder(self, settings: PairSettings, label: str = "") -> Recorder:
-        return Recorder(settings, texts=self.texts, label=label)
+    def recorder(self, settings: PairSettings, label: str = "") -> TraceRecorder:
+        return TraceRecorder(settings, texts=self.texts, label=label)
 
-    def add(self, recorder: Recorder) -> None:
-        recorder.broke_off()
-        if not self.fault and (fault := self._append(written(recorder))):
+    def add(self, recorder: TraceRecorder) -> None:
+        recorder.fail()
+        if not self.fault and (fault := self._append(trace_text(recorder))):
             self.fault = f"{fault}; no more is traced"
             self._told(self.fault)
 
@@ -175,35 +175,35 @@ def _torn(file: Path) -> bool:
         return False
 
 
-class Replies(Protocol):
+class ReplySource(Protocol):
     """What gives replies: a pair, or a side of a benchmark."""
 
-    def reply(self, conversation: Conversation, /) -> AsyncGenerator[Event, None]: ...
+    def reply(self, conversation: ChatInput, /) -> AsyncGenerator[Event, None]: ...
 
 
-async def replied(
-    source: Replies, conversation: Conversation, settings: PairSettings, trace: TraceFile, label: str = ""
+async def traced_reply(
+    source: ReplySource, conversation: ChatInput, settings: PairSettings, trace: TraceFile, label: str = ""
 ) -> AsyncGenerator[Event, None]:
     """The events of a reply, which is added to the trace however it ends. Raises what the reply raises."""
     recorder = trace.recorder(settings, label)
-    watched = source.watched(recorder.round) if isinstance(source, Pair) else source
+    watched = source.with_observer(recorder.round) if isinstance(source, Pair) else source
     try:
         async with aclosing(watched.reply(conversation)) as events:
             async for event in events:
                 recorder.event(event)
                 yield event
     except SpecollamaError as error:
-        recorder.broke_off(str(error))
+        recorder.fail(str(error))
         raise
     finally:
         trace.add(recorder)
 
 
-def written(recorder: Recorder) -> str:
+def trace_text(recorder: TraceRecorder) -> str:
     """Its lines as they stand in a file."""
     return "".join(line.model_dump_json(exclude_none=True) + "\n" for line in recorder.lines)
 
 
-def last_file() -> Path:
+def last_trace_file() -> Path:
     """Where a chat leaves the trace of its last reply for `specollama trace --last`."""
     return platformdirs.user_state_path("specollama") / "last-reply.jsonl"

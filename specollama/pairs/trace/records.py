@@ -123,7 +123,7 @@ def line_schema() -> dict[str, Any]:
     return _READER.json_schema()
 
 
-class Reply(BaseModel):
+class TracedReply(BaseModel):
     """One reply's lines, sorted by kind."""
 
     head: ReplyLine
@@ -139,14 +139,14 @@ class Reply(BaseModel):
         return max([*times, self.end.at if self.end else 0])
 
 
-def read(file: Path, told: Callable[[str], None] = lambda fault: None) -> list[Reply]:
+def read_trace(file: Path, told: Callable[[str], None] = lambda fault: None) -> list[TracedReply]:
     """All replies of a trace that can be read. Of a line that is none `told` is called with where it is and why.
 
     Such a line is left by a process that was killed while it wrote: what belongs to it, up to the next line of type
     `reply`, is left out. Raises UsageError naming the file where no reply can be read, and the first line that is none.
     """
     faults: list[str] = []
-    replies = sorted_out(_lines(file, faults.append))
+    replies = group_replies(_lines(file, faults.append))
     if not replies:
         nothing = one_line(f"{file}: there is no whole reply in it; a trace begins with a line of type reply")
         raise UsageError(faults[0] if faults else nothing)
@@ -155,18 +155,18 @@ def read(file: Path, told: Callable[[str], None] = lambda fault: None) -> list[R
     return replies
 
 
-def sorted_out(lines: Iterable[Line]) -> list[Reply]:
+def group_replies(lines: Iterable[Line]) -> list[TracedReply]:
     """Lines as replies; those before the first reply begins are left out."""
-    replies: list[Reply] = []
+    replies: list[TracedReply] = []
     for line in lines:
         if isinstance(line, ReplyLine):
-            replies.append(Reply(head=line))
+            replies.append(TracedReply(head=line))
         elif replies:
             _sort(line, replies[-1])
     return replies
 
 
-def _sort(line: Line, reply: Reply) -> None:
+def _sort(line: Line, reply: TracedReply) -> None:
     if isinstance(line, EndLine):
         reply.end = line
     elif isinstance(line, TokenLine):

@@ -24,12 +24,12 @@ from specollama.backends.ollama.schema import (
     TagsReply,
     VersionReply,
 )
-from specollama.errors import Fault
-from specollama.pairs.ollama_response import joined
+from specollama.errors import ApiError
+from specollama.pairs.ollama_response import join_replies
 from specollama.server.embedded import endpoints, model_card
-from specollama.server.embedded.served_model import Served
+from specollama.server.embedded.served_model import ServedModel
 from specollama.server.http.guard import Guard, TooLarge
-from specollama.server.http.responses import Lines, json_response, line, unless_gone
+from specollama.server.http.responses import LinesResponse, json_line, json_response, run_until_disconnect
 
 VERSION = "0.33.0"
 """The Ollama release whose behaviour this server has."""
@@ -37,7 +37,7 @@ VERSION = "0.33.0"
 Result = TypeVar("Result")
 
 
-def make_app(models: Mapping[str, Served], token: str | None = None) -> Starlette:
+def make_app(models: Mapping[str, ServedModel], token: str | None = None) -> Starlette:
     """The application; it closes the engines when it shuts down. `token`: what requests must carry."""
     routes = Routes(models)
 
@@ -58,7 +58,7 @@ def make_app(models: Mapping[str, Served], token: str | None = None) -> Starlett
             Route("/api/chat", routes.chat, methods=["POST"]),
         ],
         middleware=[Middleware(Guard, token=token)],
-        exception_handlers={Fault: _fault, TooLarge: _too_large, HTTPException: _http_exception},
+        exception_handlers={ApiError: _fault, TooLarge: _too_large, HTTPException: _http_exception},
         lifespan=lifespan,
     )
 
@@ -66,7 +66,7 @@ def make_app(models: Mapping[str, Served], token: str | None = None) -> Starlett
 class Routes:
     """`models`: by their names without `:latest`."""
 
-    def __init__(self, models: Mapping[str, Served]) -> None:
+    def __init__(self, models: Mapping[str, ServedModel]) -> None:
         self._models = models
 
     async def root(self, _: Request) -> Response:
@@ -77,74 +77,74 @@ class Routes:
 
     async def tags(self, _: Request) -> Response:
         cards = [model.card for model in self._models.values()]
-        return json_response(TagsReply(models=[model_card.listed(card) for card in cards]).body())
+        return json_response(TagsReply(models=[model_card.tags_entry(card) for card in cards]).body())
 
     async def ps(self, _: Request) -> Response:
-        models = [model_card.running(model.card, model.engine.num_ctx) for model in self._models.values()]
+        models = [model_card.ps_entry(model.card, model.engine.num_ctx) for model in self._models.values()]
         return json_response(PsReply(models=models).body())
 
     async def show(self, request: Request) -> Response:
-        ask = request_validation.parsed(await request.body(), ShowRequest)
+        ask = request_validation.parse_body(await request.body(), ShowRequest)
         if not ask.model:
-            raise Fault(400, "model is required")
+            raise ApiError(400, "model is required")
         model = self._find(ask.model, model_card.with_tag(ask.model))
-        return json_response(model_card.show(model.card, verbose=ask.verbose))
+        return json_response(model_card.show_response(model.card, verbose=ask.verbose))
 
     async def generate(self, request: Request) -> Response:
         started = time.monotonic_ns()
-        ask = request_validation.parsed(await request.body(), GenerateRequest)
-        request_validation.check(ask)
+        ask = request_validation.parse_body(await request.body(), GenerateRequest)
+        request_validation.check_limits(ask)
         model = self._find(ask.model, ask.model)
         return await _answered(request, endpoints.generate(model, ask, started), stream=ask.stream is not False)
 
     async def chat(self, request: Request) -> Response:
         started = time.monotonic_ns()
-        ask = request_validation.parsed(await request.body(), ChatRequest)
-        request_validation.check(ask)
+        ask = request_validation.parse_body(await request.body(), ChatRequest)
+        request_validation.check_limits(ask)
         if not ask.model:
-            raise Fault(400, "model is required")
+            raise ApiError(400, "model is required")
         model = self._find(ask.model, ask.model)
         return await _answered(request, endpoints.chat(model, ask, started), stream=ask.stream is not False)
 
-    def _find(self, name: str, shown: str) -> Served:
+    def _find(self, name: str, shown: str) -> ServedModel:
         model = self._models.get(model_card.short_name(name))
         if model is None:
-            raise Fault(404, f"model '{shown}' not found")
+            raise ApiError(404, f"model '{shown}' not found")
         return model
 
 
-async def _answered(request: Request, answer: Awaitable[endpoints.Answer], *, stream: bool) -> Response:
+async def _answered(request: Request, answer: Awaitable[endpoints.EndpointReply], *, stream: bool) -> Response:
     """Answer, or give up at once when the client goes away: the engine's slot is then free again."""
     respond = _stream if stream else _whole
-    return await unless_gone(request, respond(answer))
+    return await run_until_disconnect(request, respond(answer))
 
 
-async def _whole(answer: Awaitable[endpoints.Answer]) -> Response:
+async def _whole(answer: Awaitable[endpoints.EndpointReply]) -> Response:
     result = await answer
     if isinstance(result, Reply):
         return json_response(result.body())
     async with aclosing(result):
         replies: list[Any] = [reply async for reply in result]
-    return json_response(joined(replies).body())
+    return json_response(join_replies(replies).body())
 
 
-async def _stream(answer: Awaitable[endpoints.Answer]) -> Response:
+async def _stream(answer: Awaitable[endpoints.EndpointReply]) -> Response:
     """The first reply is awaited here, so that a refusal still gets a status of its own."""
     result = await answer
     if isinstance(result, Reply):
         return json_response(result.body())
     first = await anext(result)
-    return Lines(_lines(first, result), media_type="application/x-ndjson")
+    return LinesResponse(_lines(first, result), media_type="application/x-ndjson")
 
 
 async def _lines(first: Reply, rest: AsyncGenerator[Any]) -> AsyncGenerator[bytes]:
     async with aclosing(rest):
-        yield line(first.body())
+        yield json_line(first.body())
         try:
             async for reply in rest:
-                yield line(reply.body())
-        except Fault as fault:
-            yield line({"error": fault.text})
+                yield json_line(reply.body())
+        except ApiError as fault:
+            yield json_line({"error": fault.text})
 
 
 async def _fault(_: Request, error: Any) -> Response:

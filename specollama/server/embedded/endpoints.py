@@ -13,9 +13,9 @@ from typing import Any
 
 from specollama.backends.ollama import request_validation
 from specollama.backends.ollama.schema import ChatReply, ChatRequest, DebugInfo, GenerateReply, GenerateRequest, Message
-from specollama.errors import Fault
-from specollama.pairs.ollama_response import now
-from specollama.server.embedded.options import effective, engine_body
+from specollama.errors import ApiError
+from specollama.pairs.ollama_response import utc_now
+from specollama.server.embedded.options import engine_body, resolve_options
 from specollama.server.embedded.response_translation import (
     ChatSteps,
     Clock,
@@ -24,71 +24,73 @@ from specollama.server.embedded.response_translation import (
     completion_step,
     generate_reply,
 )
-from specollama.server.embedded.served_model import Served, engine_messages
+from specollama.server.embedded.served_model import ServedModel, engine_messages
 
-Answer = GenerateReply | ChatReply | AsyncGenerator[GenerateReply] | AsyncGenerator[ChatReply]
+EndpointReply = GenerateReply | ChatReply | AsyncGenerator[GenerateReply] | AsyncGenerator[ChatReply]
 
 
-async def generate(model: Served, ask: GenerateRequest, started: int) -> GenerateReply | AsyncGenerator[GenerateReply]:
-    """`started`: nanoseconds of the monotonic clock. `Fault` for what is refused before the first token."""
-    if not ask.prompt and request_validation.unloads(ask):
+async def generate(
+    model: ServedModel, ask: GenerateRequest, started: int
+) -> GenerateReply | AsyncGenerator[GenerateReply]:
+    """`started`: nanoseconds of the monotonic clock. `ApiError` for what is refused before the first token."""
+    if not ask.prompt and request_validation.asks_to_unload(ask):
         return _generate_done(ask, "unload")
     if ask.raw and (ask.template or ask.system or ask.context):
-        raise Fault(400, "raw mode does not support template, system, or context")
+        raise ApiError(400, "raw mode does not support template, system, or context")
     _check_capabilities(model, ask, insert=bool(ask.suffix))
-    options = effective(model.engine.num_ctx, model.card.parameters, ask.options)
+    options = resolve_options(model.engine.num_ctx, model.card.parameters, ask.options)
     clock = Clock(started, time.monotonic_ns())
     if not ask.prompt:
         return _generate_done(ask, "load")
     if ask.template:
-        raise Fault(400, "templates are not supported by this server: render the prompt, and send it raw")
+        raise ApiError(400, "templates are not supported by this server: render the prompt, and send it raw")
     if ask.images:
-        raise Fault(400, f"{model.card.full_name} does not support vision")
+        raise ApiError(400, f"{model.card.full_name} does not support vision")
     text = ask.prompt if ask.raw else await _rendered(model, ask)
     if ask.debug_render_only:
-        return GenerateReply(model=ask.model, created_at=now(), _debug_info=DebugInfo(rendered_template=text))
+        return GenerateReply(model=ask.model, created_at=utc_now(), _debug_info=DebugInfo(rendered_template=text))
     return _generated(model, ask, options, text, clock)
 
 
-async def chat(model: Served, ask: ChatRequest, started: int) -> ChatReply | AsyncGenerator[ChatReply]:
-    """`started`: nanoseconds of the monotonic clock. `Fault` for what is refused before the first token."""
-    if not ask.messages and request_validation.unloads(ask):
+async def chat(model: ServedModel, ask: ChatRequest, started: int) -> ChatReply | AsyncGenerator[ChatReply]:
+    """`started`: nanoseconds of the monotonic clock. `ApiError` for what is refused before the first token."""
+    if not ask.messages and request_validation.asks_to_unload(ask):
         return _chat_done(ask, "unload")
     _check_capabilities(model, ask, tools=bool(ask.tools))
-    options = effective(model.engine.num_ctx, model.card.parameters, ask.options)
+    options = resolve_options(model.engine.num_ctx, model.card.parameters, ask.options)
     clock = Clock(started, time.monotonic_ns())
     if not ask.messages:
         return _chat_done(ask, "load")
     if any(message.images for message in ask.messages):
-        raise Fault(400, f"{model.card.full_name} does not support vision")
+        raise ApiError(400, f"{model.card.full_name} does not support vision")
     body = await _chat_body(model, ask, options)
     if ask.debug_render_only:
         info = DebugInfo(rendered_template=await model.render(body))
-        return ChatReply(model=ask.model, created_at=now(), message=Message(role=""), _debug_info=info)
+        return ChatReply(model=ask.model, created_at=utc_now(), message=Message(role=""), _debug_info=info)
     return _chatted(model, ask, body, clock)
 
 
 def _check_capabilities(
-    model: Served, ask: GenerateRequest | ChatRequest, *, insert: bool = False, tools: bool = False
+    model: ServedModel, ask: GenerateRequest | ChatRequest, *, insert: bool = False, tools: bool = False
 ) -> None:
     able = model.card.capabilities
     if ask.think and "thinking" not in able:
-        raise Fault(400, f'"{ask.model}" does not support thinking')
+        raise ApiError(400, f'"{ask.model}" does not support thinking')
     if insert and "insert" not in able:
-        raise Fault(400, f"{model.card.full_name} does not support insert")
+        raise ApiError(400, f"{model.card.full_name} does not support insert")
     if tools and "tools" not in able:
-        raise Fault(400, f"{model.card.full_name} does not support tools")
+        raise ApiError(400, f"{model.card.full_name} does not support tools")
 
 
 def _generate_done(ask: GenerateRequest, reason: str) -> GenerateReply:
-    return GenerateReply(model=ask.model, created_at=now(), done=True, done_reason=reason)
+    return GenerateReply(model=ask.model, created_at=utc_now(), done=True, done_reason=reason)
 
 
 def _chat_done(ask: ChatRequest, reason: str) -> ChatReply:
-    return ChatReply(model=ask.model, created_at=now(), done=True, done_reason=reason)
+    return ChatReply(model=ask.model, created_at=utc_now(), done=True, done_reason=reason)
 
 
-def _template_arguments(model: Served, ask: GenerateRequest | ChatRequest) -> dict[str, Any]:
+def _template_arguments(model: ServedModel, ask: GenerateRequest | ChatRequest) -> dict[str, Any]:
     """What the template is told of thinking: a model that can does, unless told otherwise."""
     think = ask.think
     if think is None and "thinking" in model.card.capabilities:
@@ -99,18 +101,18 @@ def _template_arguments(model: Served, ask: GenerateRequest | ChatRequest) -> di
     return {"chat_template_kwargs": {"enable_thinking": bool(think), **effort}}
 
 
-async def _rendered(model: Served, ask: GenerateRequest) -> str:
+async def _rendered(model: ServedModel, ask: GenerateRequest) -> str:
     messages = [Message(role="system", content=ask.system)] if ask.system else []
     messages.append(Message(role="user", content=ask.prompt))
     body = _template_arguments(model, ask)
-    if request_validation.truncates(ask):
+    if request_validation.asks_to_truncate(ask):
         messages = await model.fit_chat(messages, body)
     before = await model.engine.detokenize(ask.context) if ask.context else ""
     return before + await model.render({**body, "messages": engine_messages(messages)})
 
 
 async def _generated(
-    model: Served, ask: GenerateRequest, options: dict[str, Any], text: str, clock: Clock
+    model: ServedModel, ask: GenerateRequest, options: dict[str, Any], text: str, clock: Clock
 ) -> AsyncGenerator[GenerateReply]:
     body = engine_body(options, model.engine.num_ctx) | _completion_format(ask.format)
     if not body["n_predict"]:
@@ -121,7 +123,9 @@ async def _generated(
     if ask.shift is False:
         body["n_predict"] = await _within(model, body["n_predict"], body["prompt"])
     written = []
-    async for step in _steps(model, "/completion", body, partial(completion_step, top=request_validation.top(ask))):
+    async for step in _steps(
+        model, "/completion", body, partial(completion_step, top=request_validation.requested_logprobs(ask))
+    ):
         written.append(step.text)
         reply = generate_reply(ask.model, step, clock)
         if step.done and not ask.raw:
@@ -129,15 +133,15 @@ async def _generated(
         yield reply
 
 
-async def _prompt(model: Served, ask: GenerateRequest, options: dict[str, Any], text: str) -> str | list[int]:
+async def _prompt(model: ServedModel, ask: GenerateRequest, options: dict[str, Any], text: str) -> str | list[int]:
     if model.card.adds_bos:
         text = text.removeprefix("<bos>")
-    if not request_validation.truncates(ask):
+    if not request_validation.asks_to_truncate(ask):
         return text
     return await model.fit_prompt(text, options["num_keep"], shift=ask.shift is not False)
 
 
-async def _within(model: Served, n_predict: int, prompt: str | list[int]) -> int:
+async def _within(model: ServedModel, n_predict: int, prompt: str | list[int]) -> int:
     """`n_predict` cut so that the context is never shifted (a prompt that is too long: as it is)."""
     tokens = await model.engine.tokenize(prompt, add_special=True) if isinstance(prompt, str) else prompt
     room = model.engine.num_ctx - len(tokens)
@@ -165,11 +169,11 @@ def _chat_format(wanted: Any) -> dict[str, Any]:
     raise _bad_format(wanted)
 
 
-def _bad_format(wanted: Any) -> Fault:
-    return Fault(500, f'invalid format: "{wanted}"; expected "json" or a valid JSON Schema object')
+def _bad_format(wanted: Any) -> ApiError:
+    return ApiError(500, f'invalid format: "{wanted}"; expected "json" or a valid JSON Schema object')
 
 
-async def _chat_body(model: Served, ask: ChatRequest, options: dict[str, Any]) -> dict[str, Any]:
+async def _chat_body(model: ServedModel, ask: ChatRequest, options: dict[str, Any]) -> dict[str, Any]:
     body = engine_body(options, model.engine.num_ctx) | _chat_format(ask.format)
     body |= _template_arguments(model, ask)
     if ask.tools:
@@ -177,7 +181,7 @@ async def _chat_body(model: Served, ask: ChatRequest, options: dict[str, Any]) -
     if ask.logprobs:
         body |= {"logprobs": True, "top_logprobs": max(ask.top_logprobs, 1)}
     messages = ask.messages
-    if request_validation.truncates(ask):
+    if request_validation.asks_to_truncate(ask):
         messages = await model.fit_chat(messages, body)
     body["messages"] = engine_messages(messages)
     if ask.shift is False:
@@ -185,14 +189,16 @@ async def _chat_body(model: Served, ask: ChatRequest, options: dict[str, Any]) -
     return body
 
 
-async def _chatted(model: Served, ask: ChatRequest, body: dict[str, Any], clock: Clock) -> AsyncGenerator[ChatReply]:
-    steps = ChatSteps(request_validation.top(ask))
+async def _chatted(
+    model: ServedModel, ask: ChatRequest, body: dict[str, Any], clock: Clock
+) -> AsyncGenerator[ChatReply]:
+    steps = ChatSteps(request_validation.requested_logprobs(ask))
     async for step in _steps(model, "/v1/chat/completions", body, steps.step):
         yield chat_reply(ask.model, step, clock)
 
 
 async def _steps(
-    model: Served, endpoint: str, body: dict[str, Any], read: Callable[[dict[str, Any]], Step]
+    model: ServedModel, endpoint: str, body: dict[str, Any], read: Callable[[dict[str, Any]], Step]
 ) -> AsyncGenerator[Step]:
     """The steps that are shown; the last one only when the slot is free, for the client's next request."""
     last = None
@@ -204,5 +210,5 @@ async def _steps(
             elif step.shown:
                 yield step
     if last is None:
-        raise Fault(500, "the model's reply ended before it was done")
+        raise ApiError(500, "the model's reply ended before it was done")
     yield last

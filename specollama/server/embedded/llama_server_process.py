@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import xllamacpp
 
-from specollama.errors import Fault, RunError
+from specollama.errors import ApiError, RunError
 
 NUM_KEEP = 4  # tokens that a context shift leaves at the start, as Ollama tells llama-server
 
@@ -22,7 +22,7 @@ _SMALL_BATCH = 128  # llama.cpp's 512 costs 300 MB of compute buffer per model, 
 _SPARE_THREADS = 4  # for tokenizing while every slot is streaming
 
 
-class Engine:
+class LlamaServerProcess:
     """A loaded model with `parallel` slots of `num_ctx` tokens each.
 
     `unified`: all slots share one KV cache, so that one pass serves them all; False: one each, as Ollama has it
@@ -77,13 +77,13 @@ class Engine:
         self._server = None
 
     async def post(self, endpoint: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Ask for one JSON object; `Fault` when llama-server refuses."""
+        """Ask for one JSON object; `ApiError` when llama-server refuses."""
         try:
             response = await self._http.post(endpoint, json=body)
         except httpx.HTTPError as error:
-            raise Fault(500, _STOPPED) from error
+            raise ApiError(500, _STOPPED) from error
         if response.status_code >= 400:
-            raise Fault(response.status_code, response.text.strip())
+            raise ApiError(response.status_code, response.text.strip())
         reply: dict[str, Any] = response.json()
         return reply
 
@@ -98,18 +98,18 @@ class Engine:
     async def events(self, endpoint: str, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any]]:
         """Stream the events of one reply, first come first served; closing it frees the slot.
 
-        `Fault` when llama-server refuses or fails, before or in the middle of the reply.
+        `ApiError` when llama-server refuses or fails, before or in the middle of the reply.
         """
         async with self._slots:
             self.active += 1
             try:
                 async with self._http.stream("POST", endpoint, json=body) as response:
                     if response.status_code >= 400:
-                        raise Fault(response.status_code, (await response.aread()).decode().strip())
+                        raise ApiError(response.status_code, (await response.aread()).decode().strip())
                     async for event in _events(response):
                         yield event
             except httpx.HTTPError as error:
-                raise Fault(500, _STOPPED) from error
+                raise ApiError(500, _STOPPED) from error
             finally:
                 self.active -= 1
 
@@ -142,7 +142,7 @@ async def _events(response: httpx.Response) -> AsyncGenerator[dict[str, Any]]:
                 continue
             event = json.loads(data)
             if "error" in event:
-                raise Fault(500, _error_text(event["error"]))
+                raise ApiError(500, _error_text(event["error"]))
             yield event
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from gguf import GGMLQuantizationType, LlamaFileType
 
-from specollama.backends.llama_cpp.gguf_metadata import Header, TensorInfo, read_header
+from specollama.backends.llama_cpp.gguf_metadata import GgufHeader, TensorInfo, read_header
 from specollama.backends.ollama.schema import ListedModel, ModelDetails, RunningModel, ShowReply
 
 FOREVER = "2318-01-01T00:00:00Z"
@@ -27,7 +27,7 @@ class ModelCard:
 
     name: str
     path: Path
-    header: Header
+    header: GgufHeader
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -36,14 +36,14 @@ class ModelCard:
         return cls(short_name(name), path, read_header(path), parameters or {})
 
     @property
-    def tagged(self) -> str:
+    def tagged_name(self) -> str:
         """The name as Ollama lists it, its tag included."""
         return with_tag(self.name)
 
     @property
     def full_name(self) -> str:
         """The name as Ollama puts it into complaints about capabilities."""
-        return _LIBRARY + self.tagged
+        return _LIBRARY + self.tagged_name
 
     @property
     def template(self) -> str:
@@ -97,7 +97,7 @@ def human_number(count: int) -> str:
     return str(count)
 
 
-def show(card: ModelCard, *, verbose: bool) -> dict[str, Any]:
+def show_response(card: ModelCard, *, verbose: bool) -> dict[str, Any]:
     """The body of /api/show; arrays are null unless `verbose`."""
     body = ShowReply(
         modelfile=_modelfile(card),
@@ -111,10 +111,10 @@ def show(card: ModelCard, *, verbose: bool) -> dict[str, Any]:
     return {**body, "tensors": [_tensor(tensor) for tensor in card.header.tensors]}
 
 
-def listed(card: ModelCard) -> ListedModel:
+def tags_entry(card: ModelCard) -> ListedModel:
     return ListedModel(
-        name=card.tagged,
-        model=card.tagged,
+        name=card.tagged_name,
+        model=card.tagged_name,
         modified_at=card.modified_at,
         size=card.header.size,
         digest=card.header.digest,
@@ -123,10 +123,10 @@ def listed(card: ModelCard) -> ListedModel:
     )
 
 
-def running(card: ModelCard, num_ctx: int) -> RunningModel:
+def ps_entry(card: ModelCard, num_ctx: int) -> RunningModel:
     return RunningModel(
-        name=card.tagged,
-        model=card.tagged,
+        name=card.tagged_name,
+        model=card.tagged_name,
         size=card.header.size,
         digest=card.header.digest,
         details=card.details(),
@@ -135,7 +135,7 @@ def running(card: ModelCard, num_ctx: int) -> RunningModel:
     )
 
 
-def _model_info(header: Header, *, verbose: bool) -> dict[str, Any]:
+def _model_info(header: GgufHeader, *, verbose: bool) -> dict[str, Any]:
     info = {name: value for name, value in header.fields.items() if name not in _NOT_SHOWN}
     if not verbose:
         info = {name: None if isinstance(value, list) else value for name, value in info.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from specollama.errors import Fault
+from specollama.errors import ApiError
 
 DEFAULTS: Mapping[str, Any] = {
     "num_predict": -1,
@@ -36,10 +36,10 @@ _LOAD_TIME = {
 _OPEN_ENDED = 10  # windows that a reply without a limit may fill, as in Ollama
 
 
-def effective(num_ctx: int, *layers: Mapping[str, Any] | None) -> dict[str, Any]:
+def resolve_options(num_ctx: int, *layers: Mapping[str, Any] | None) -> dict[str, Any]:
     """The sampling options after all layers, later ones over earlier ones; unknown names and nulls are skipped.
 
-    Load-time options are checked, but the models stay as they were loaded. `Fault` for a wrong type, and for
+    Load-time options are checked, but the models stay as they were loaded. `ApiError` for a wrong type, and for
     a context longer than `num_ctx` tokens, which can't be honoured.
     """
     options = dict(DEFAULTS)
@@ -56,7 +56,7 @@ def _set(options: dict[str, Any], name: str, value: Any, num_ctx: int) -> None:
     elif name in _LOAD_TIME:
         checked = _typed(name, value, _LOAD_TIME[name])
         if name == "num_ctx" and checked > num_ctx:
-            raise Fault(400, f"num_ctx {checked} is more than the {num_ctx} this server was started with")
+            raise ApiError(400, f"num_ctx {checked} is more than the {num_ctx} this server was started with")
 
 
 def _typed(name: str, value: Any, kind: type) -> Any:
@@ -69,11 +69,11 @@ def _typed(name: str, value: Any, kind: type) -> Any:
         return value
     if kind is list and isinstance(value, list):
         if not all(isinstance(item, str) for item in value):
-            raise Fault(500, f'option "{name}" must be of an array of strings')
+            raise ApiError(500, f'option "{name}" must be of an array of strings')
         return value
     # 500, as Ollama answers: it finds out while it prepares the runner
     expected = {int: "integer", float: "float32", bool: "boolean", list: "array"}[kind]
-    raise Fault(500, f'option "{name}" must be of type {expected}')
+    raise ApiError(500, f'option "{name}" must be of type {expected}')
 
 
 def engine_body(options: Mapping[str, Any], num_ctx: int) -> dict[str, Any]:

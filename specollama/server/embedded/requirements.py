@@ -9,7 +9,7 @@ from specollama.errors import MissingPackage
 NEEDED = ("gguf", "starlette", "uvicorn", "xllamacpp")
 
 
-def require(*packages: str) -> None:
+def require_packages(*packages: str) -> None:
     """Raise `MissingPackage` naming those that aren't installed; without arguments, of all those needed."""
     missing = [name for name in packages or NEEDED if find_spec(name) is None]
     if missing:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specollama.backends.ollama.schema import ChatReply, GenerateReply, Logprob, Message, TopLogprob
-from specollama.pairs.ollama_response import SomeReply, now
+from specollama.pairs.ollama_response import SomeReply, utc_now
 from specollama.spec_decode.types import DoneReason
 
 
@@ -109,7 +109,7 @@ def chat_reply(model: str, step: Step, clock: Clock) -> ChatReply:
 
 def _filled(reply: SomeReply, model: str, step: Step, clock: Clock) -> SomeReply:
     reply.model = model
-    reply.created_at = now()
+    reply.created_at = utc_now()
     reply.logprobs = step.logprobs or None
     if step.done:
         counts = {**clock.durations(), **_counts(step.timings)}

@@ -14,17 +14,17 @@ import uvicorn
 
 from specollama.server.embedded.app import make_app
 from specollama.server.embedded.default_models import resolve
-from specollama.server.embedded.llama_server_process import Engine
+from specollama.server.embedded.llama_server_process import LlamaServerProcess
 from specollama.server.embedded.model_card import ModelCard
-from specollama.server.embedded.served_model import Served
-from specollama.server.http.listening import bind, token_for, url_of
+from specollama.server.embedded.served_model import ServedModel
+from specollama.server.http.listening import bind, required_token, url_of
 
 _PATIENCE = 2  # seconds that a reply gets to end at shutdown: one without a limit never would
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """How the models are loaded; `Engine` says what each means."""
+class ServeSettings:
+    """How the models are loaded; `LlamaServerProcess` says what each means."""
 
     num_ctx: int = 4096
     parallel: int = 8
@@ -34,44 +34,44 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningServer:
     """A server that is up: where it is, and the engines behind it, by model."""
 
     url: str
-    engines: Mapping[str, Engine] = field(repr=False)
+    engines: Mapping[str, LlamaServerProcess] = field(repr=False)
 
 
 @contextmanager
 def serve_models(
     models: Mapping[str, Path],
-    settings: Settings | None = None,
+    settings: ServeSettings | None = None,
     *,
     parameters: Mapping[str, Mapping[str, Any]] | None = None,
     token: str | None = None,
-) -> Iterator[Running]:
+) -> Iterator[RunningServer]:
     """Serve GGUF files under their names on a free loopback port, in a thread of its own.
 
     A thread, so that code which blocks may talk to it as well. `parameters`: Modelfile PARAMETERs by model.
     `token`: what requests must carry. Raises as `load` does.
     """
-    served = load(models, settings or Settings(), parameters or {})
+    served = load(models, settings or ServeSettings(), parameters or {})
     with closing(bind("127.0.0.1", 0)) as listener:
         server = _Threaded(_config(served, token))
         thread = threading.Thread(target=server.run, args=([listener],), name="embedded server")
         thread.start()
         try:
-            yield Running(url_of(listener), {name: model.engine for name, model in served.items()})
+            yield RunningServer(url_of(listener), {name: model.engine for name, model in served.items()})
         finally:
             server.should_exit = True
             thread.join()
 
 
-def run(arguments: Sequence[str], *, host: str, port: int, settings: Settings) -> None:
+def run(arguments: Sequence[str], *, host: str, port: int, settings: ServeSettings) -> None:
     """Serve the models that `arguments` name (see `default_models.resolve`) until interrupted.
 
     Says on stderr when it is ready. `UsageError` for bad arguments, `RunError` for a port that is taken.
     """
-    token = token_for(host)
+    token = required_token(host)
     with closing(bind(host, port)) as listener:
         served = load(resolve(arguments), settings, {})
         print(f"serving {', '.join(served)} on {url_of(listener)}", file=sys.stderr, flush=True)
@@ -80,15 +80,15 @@ def run(arguments: Sequence[str], *, host: str, port: int, settings: Settings) -
 
 
 def load(
-    models: Mapping[str, Path], settings: Settings, parameters: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Served]:
+    models: Mapping[str, Path], settings: ServeSettings, parameters: Mapping[str, Mapping[str, Any]]
+) -> dict[str, ServedModel]:
     """Load each model: `UsageError` for a file that is not GGUF, `RunError` where llama.cpp refuses it."""
     cards = [ModelCard.read(name, path, parameters.get(name)) for name, path in models.items()]
-    return {card.name: Served(card, _engine(card.path, settings)) for card in cards}
+    return {card.name: ServedModel(card, _engine(card.path, settings)) for card in cards}
 
 
-def _engine(path: Path, settings: Settings) -> Engine:
-    return Engine(
+def _engine(path: Path, settings: ServeSettings) -> LlamaServerProcess:
+    return LlamaServerProcess(
         path,
         num_ctx=settings.num_ctx,
         parallel=settings.parallel,
@@ -98,7 +98,7 @@ def _engine(path: Path, settings: Settings) -> Engine:
     )
 
 
-def _config(served: Mapping[str, Served], token: str | None) -> uvicorn.Config:
+def _config(served: Mapping[str, ServedModel], token: str | None) -> uvicorn.Config:
     return uvicorn.Config(
         make_app(served, token),
         lifespan="on",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from specollama.backends.ollama.schema import Message
-from specollama.errors import Fault
-from specollama.server.embedded.llama_server_process import Engine
+from specollama.errors import ApiError
+from specollama.server.embedded.llama_server_process import LlamaServerProcess
 from specollama.server.embedded.model_card import ModelCard
 
 _TOO_LONG = (
@@ -18,16 +18,16 @@ _TOO_LONG = (
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedModel:
     card: ModelCard
-    engine: Engine
+    engine: LlamaServerProcess
 
     async def render(self, body: dict[str, Any]) -> str:
         """The chat of an engine's `body` as the model's own template writes it."""
         return str((await self.engine.post("/apply-template", body))["prompt"])
 
     async def fit_prompt(self, text: str, num_keep: int, *, shift: bool) -> str | list[int]:
-        """`text`, or its tokens with the middle cut out when it fills the context; `Fault` without `shift`.
+        """`text`, or its tokens with the middle cut out when it fills the context; `ApiError` without `shift`.
 
         A prompt of fewer bytes than the context has tokens is not even counted.
         """
@@ -38,7 +38,7 @@ class Served:
         if len(tokens) < window:
             return text
         if not shift:
-            raise Fault(400, _TOO_LONG)
+            raise ApiError(400, _TOO_LONG)
         keep = len(tokens) if num_keep < 0 else num_keep
         return cut_middle(tokens, keep + self.card.adds_bos, window)
 

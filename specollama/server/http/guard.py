@@ -57,9 +57,9 @@ class Guard:
 
     def _refusal(self, scope: Scope, headers: dict[bytes, str]) -> tuple[int, str] | None:
         host, origin = headers.get(b"host", ""), headers.get(b"origin")
-        if not self._any_host and not local(host):
+        if not self._any_host and not is_local_host(host):
             return 403, "this server only answers to local host names"
-        if self._origins is not None and origin is not None and not self._origins.allow(origin, host):
+        if self._origins is not None and origin is not None and not self._origins.allows(origin, host):
             return 403, f"requests from {origin[:80]} are refused: OLLAMA_ORIGINS names the origins that are let in"
         if self._token is not None and scope["path"] not in self._public and not _preflight(scope, headers):
             given = headers.get(b"authorization", "")
@@ -67,7 +67,7 @@ class Guard:
                 return 401, "unauthorized"
         length = headers.get(b"content-length", "0")
         if length.isdigit() and int(length) > self._limit and not scope["path"].startswith(self._unlimited):
-            return 413, too_large(self._limit)
+            return 413, too_large_text(self._limit)
         return None
 
 
@@ -76,7 +76,7 @@ def _preflight(scope: Scope, headers: dict[bytes, str]) -> bool:
     return scope["method"] == "OPTIONS" and {b"origin", b"access-control-request-method"} <= headers.keys()
 
 
-def too_large(limit: int) -> str:
+def too_large_text(limit: int) -> str:
     size = f"{limit // 2**20} MiB" if limit >= 2**20 else f"{limit} bytes"
     return f"request body too large: the limit is {size}"
 
@@ -93,7 +93,7 @@ def _limited(receive: Receive, limit: int) -> Receive:
         message = await receive()
         seen += len(message.get("body", b""))
         if seen > limit:
-            raise TooLarge(too_large(limit))
+            raise TooLarge(too_large_text(limit))
         return message
 
     return counted
@@ -106,7 +106,7 @@ async def _refuse(send: Send, status: int, text: str) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def local(host: str) -> bool:
+def is_local_host(host: str) -> bool:
     """Whether a Host header names this machine or one of its private addresses."""
     name = host.lower()
     name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]

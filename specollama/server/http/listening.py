@@ -14,15 +14,15 @@ TOKEN = "SPECOLLAMA_TOKEN"
 _BACKLOG = 128  # connections that may wait to be accepted
 
 
-def token_for(host: str) -> str | None:
+def required_token(host: str) -> str | None:
     """The token that requests must carry; None on a loopback address when there is none. Else UsageError."""
     token = os.environ.get(TOKEN) or None
-    if token is None and not loopback(host):
+    if token is None and not is_loopback(host):
         raise UsageError(f"{host} is open to other machines: set {TOKEN} to the token they have to send")
     return token
 
 
-def loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -24,7 +24,7 @@ class Origins:
         own = [f"{scheme}://{host}{port}" for host in _HOSTS for scheme in ("http", "https") for port in ("", ":*")]
         return cls((*added, *own, *_APPLICATIONS))
 
-    def allow(self, origin: str, host: str) -> bool:
+    def allows(self, origin: str, host: str) -> bool:
         """Whether a page of that origin may call; one that this server itself gave may. `host`: the Host header."""
         if origin in (f"http://{host}", f"https://{host}"):
             return True

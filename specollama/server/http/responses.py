@@ -12,23 +12,23 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
-GONE = 499
+CLIENT_CLOSED_REQUEST = 499
 """The client closed the connection: nobody reads this status."""
 
 
-def encoded(body: Any) -> bytes:
+def json_bytes(body: Any) -> bytes:
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
-def line(body: dict[str, Any]) -> bytes:
-    return encoded(body) + b"\n"
+def json_line(body: dict[str, Any]) -> bytes:
+    return json_bytes(body) + b"\n"
 
 
 def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(encoded(body), status, headers, media_type="application/json; charset=utf-8")
+    return Response(json_bytes(body), status, headers, media_type="application/json; charset=utf-8")
 
 
-class Lines(StreamingResponse):
+class LinesResponse(StreamingResponse):
     """Closes its iterator when the client leaves; left alone, it would wait for the garbage collector."""
 
     async def stream_response(self, send: Send) -> None:
@@ -37,13 +37,13 @@ class Lines(StreamingResponse):
             await super().stream_response(send)
 
 
-async def unless_gone(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+async def run_until_disconnect(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
     """The response that `work` makes, which is ended when the client leaves before."""
     task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else Response(status_code=GONE)
+        return task.result() if task.done() else Response(status_code=CLIENT_CLOSED_REQUEST)
     finally:
         for each in (task, watch):
             each.cancel()

@@ -13,15 +13,15 @@ from typing import Any, TextIO
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from specollama.errors import Fault, one_line
-from specollama.server.http.responses import GONE
-from specollama.server.proxy.errors import refusal
+from specollama.errors import ApiError, one_line
+from specollama.server.http.responses import CLIENT_CLOSED_REQUEST
+from specollama.server.proxy.errors import error_response
 from specollama.server.proxy.metrics import Metrics
-from specollama.server.proxy.request_record import KEY, Record
-from specollama.server.proxy.upstream import Broken
+from specollama.server.proxy.request_record import KEY, RequestRecord
+from specollama.server.proxy.upstream import UpstreamBroken
 
 
-class Log:
+class JsonLog:
     """One JSON object a line. What can't be written, on a full disk say, is lost and counted; the reply isn't.
 
     `stream`: where they go; None: stderr.
@@ -37,17 +37,17 @@ class Log:
         try:
             print(line, file=self.stream or sys.stderr, flush=True)
         except (OSError, ValueError):
-            self._metrics.line_lost()
+            self._metrics.log_line_lost()
 
 
-class Access:
+class AccessLog:
     """ASGI middleware, the outermost. `records`: where those of the requests under way are kept.
 
     `quiet`: paths that are asked every few seconds by machines, and of which nothing is told.
     """
 
     def __init__(
-        self, app: ASGIApp, *, metrics: Metrics, log: Log, records: dict[int, Record], quiet: Collection[str]
+        self, app: ASGIApp, *, metrics: Metrics, log: JsonLog, records: dict[int, RequestRecord], quiet: Collection[str]
     ) -> None:
         self._app = app
         self._quiet = quiet
@@ -59,30 +59,30 @@ class Access:
         if scope["type"] != "http" or scope["path"] in self._quiet:
             await self._app(scope, receive, send)
             return
-        record = scope[KEY] = Record.of(scope)
+        record = scope[KEY] = RequestRecord.of(scope)
         self._records[id(record)] = record
-        self._metrics.begun()
+        self._metrics.request_started()
         watched = _watched(send, record)
         try:
             await self._app(scope, receive, watched)
         except ClientDisconnect:
-            record.status = GONE
-        except Broken as error:
+            record.status = CLIENT_CLOSED_REQUEST
+        except UpstreamBroken as error:
             record.error = one_line(str(error))  # to return with the answer unfinished drops the connection
         except Exception as error:  # noqa: BLE001 - a fault of ours: told in the log, and the server goes on
             record.error = f"{type(error).__name__}: {one_line(str(error))}"
             record.trace = traceback.format_exc()
             if not record.status:
-                told = Fault(500, f"a fault of specollama's own: its log says more, request {record.id}")
-                await refusal(record.path, told)(scope, receive, watched)
+                told = ApiError(500, f"a fault of specollama's own: its log says more, request {record.id}")
+                await error_response(record.path, told)(scope, receive, watched)
         finally:
             record.ended = monotonic()
             del self._records[id(record)]
-            self._metrics.ended(record)
+            self._metrics.request_ended(record)
             self._log.write(record.line())
 
 
-def _watched(send: Send, record: Record) -> Send:
+def _watched(send: Send, record: RequestRecord) -> Send:
     async def watched(message: Message) -> None:
         if message["type"] == "http.response.start":
             record.status = message["status"]

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from specollama.errors import Fault
-from specollama.server.proxy.errors import refusal
+from specollama.errors import ApiError
+from specollama.server.proxy.errors import error_response
 
 SERVER_BUSY = "server busy, please try again.  maximum pending requests exceeded"
 """Ollama's words, the two spaces included."""
@@ -32,16 +32,16 @@ class Admission:
             return
         most, queue = self._limits()
         if self._running >= most and len(self._waiting) >= queue:
-            await refusal(scope["path"], Fault(503, SERVER_BUSY))(scope, receive, send)
+            await error_response(scope["path"], ApiError(503, SERVER_BUSY))(scope, receive, send)
             return
-        sent = Sent(receive)
+        sent = BufferedReceive(receive)
         await self._turn_of(most, sent)
         try:
             await self._app(scope, sent.receive, send)
         finally:
             self._next()
 
-    async def _turn_of(self, most: int, sent: Sent) -> None:
+    async def _turn_of(self, most: int, sent: BufferedReceive) -> None:
         """Wait for a place. Raises ClientDisconnect when the client doesn't."""
         if self._running < most:
             self._running += 1
@@ -80,7 +80,7 @@ class Admission:
             self._running -= 1
 
 
-class Sent:
+class BufferedReceive:
     """What a client sends while it waits, kept for when its turn has come."""
 
     def __init__(self, receive: Receive) -> None:

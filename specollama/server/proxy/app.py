@@ -13,27 +13,27 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from specollama.errors import Fault, SpecollamaError
+from specollama.errors import ApiError, SpecollamaError
 from specollama.server.http.guard import Guard, TooLarge
 from specollama.server.http.origins import Origins
 from specollama.server.proxy import ollama_api, openai_api
-from specollama.server.proxy.access_log import Access, Log
+from specollama.server.proxy.access_log import AccessLog, JsonLog
 from specollama.server.proxy.admission import Admission
-from specollama.server.proxy.config_generation import Generation, InUse
-from specollama.server.proxy.errors import refusal
+from specollama.server.proxy.config_generation import ConfigGeneration, PinnedConfig
+from specollama.server.proxy.errors import error_response
 from specollama.server.proxy.health import PATHS, Health
 from specollama.server.proxy.metrics import Metrics
-from specollama.server.proxy.request_record import Record
+from specollama.server.proxy.request_record import RequestRecord
 
 _ANY = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
 def make_app(
-    current: Callable[[], Generation],
+    current: Callable[[], ConfigGeneration],
     *,
     lifespan: Callable[[], AbstractAsyncContextManager[None]],
     metrics: Metrics,
-    log: Log,
+    log: JsonLog,
     token: str | None = None,
     any_host: bool = False,
     origins: Origins,
@@ -42,7 +42,7 @@ def make_app(
 
     `token`: what requests must carry. `any_host`: the Host header isn't looked at.
     """
-    records: dict[int, Record] = {}
+    records: dict[int, RequestRecord] = {}
     serve = current().serve
 
     @asynccontextmanager
@@ -53,7 +53,7 @@ def make_app(
     return Starlette(
         routes=_routes(Health(metrics, records)),
         middleware=[
-            Middleware(Access, metrics=metrics, log=log, records=records, quiet=PATHS),
+            Middleware(AccessLog, metrics=metrics, log=log, records=records, quiet=PATHS),
             Middleware(
                 Guard,
                 token=token,
@@ -66,10 +66,10 @@ def make_app(
             Middleware(
                 CORSMiddleware, allow_origin_regex=".*", allow_methods=_ANY, allow_headers=["*"], expose_headers=["*"]
             ),
-            Middleware(InUse, current=current),
+            Middleware(PinnedConfig, current=current),
             Middleware(Admission, limits=lambda: (current().serve.max_requests, current().serve.max_queue)),
         ],
-        exception_handlers={Fault: _fault, SpecollamaError: _fault, TooLarge: _too_large},
+        exception_handlers={ApiError: _fault, SpecollamaError: _fault, TooLarge: _too_large},
         lifespan=living,
     )
 
@@ -93,8 +93,8 @@ def _routes(health: Health) -> list[Route]:
 
 
 async def _fault(request: Request, error: Any) -> Response:
-    return refusal(request.url.path, error)
+    return error_response(request.url.path, error)
 
 
 async def _too_large(request: Request, error: Exception) -> Response:
-    return refusal(request.url.path, Fault(413, str(error)))
+    return error_response(request.url.path, ApiError(413, str(error)))

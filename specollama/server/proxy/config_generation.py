@@ -15,9 +15,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from specollama.backends.ollama.model_info import full_name
 from specollama.config.endpoints import Endpoint
 from specollama.config.loading import Config
-from specollama.config.settings import ModelRef, ollama_of
-from specollama.errors import Fault
-from specollama.pairs.pool import OpenPair, PairPool
+from specollama.config.settings import ModelRef, ollama_endpoint
+from specollama.errors import ApiError
+from specollama.pairs.pool import PairEntry, PairPool
 from specollama.pairs.trace.recorder import TraceFile
 from specollama.server.proxy.upstream import Upstream
 
@@ -30,7 +30,7 @@ Listed = tuple[dict[str, Any], Upstream, str]
 """A model as it is listed, the server that has it, and its name there."""
 
 
-class Generation:
+class ConfigGeneration:
     """Open it in the event loop that serves. Once `retire`d it closes with the last request that uses it.
 
     Raises ConfigError when a variable that holds a token isn't set.
@@ -60,7 +60,7 @@ class Generation:
         return self
 
     @asynccontextmanager
-    async def used(self) -> AsyncIterator[Generation]:
+    async def use(self) -> AsyncIterator[ConfigGeneration]:
         self._users += 1
         try:
             yield self
@@ -76,31 +76,31 @@ class Generation:
         if self._retired and not self._users:
             await self._stack.aclose()
 
-    def upstream_of(self, opened: OpenPair) -> Upstream:
+    def upstream_of(self, opened: PairEntry) -> Upstream:
         """Where the rest is asked about a pair's target; the default one for a target that no Ollama has."""
-        server = ollama_of(opened.settings.target)
+        server = ollama_endpoint(opened.settings.target)
         return self.upstreams[server.url] if server else self.default
 
-    async def place(self, model: object) -> tuple[Upstream, str | None]:
+    async def locate_model(self, model: object) -> tuple[Upstream, str | None]:
         """Where a model of no pair is, and what it is called there; None: as it was asked for."""
         if len(self.upstreams) == 1 or not isinstance(model, str):
             return self.default, None
         if self._listed_at is None or monotonic() - self._listed_at > _LISTING_AGE:
-            with suppress(Fault):
+            with suppress(ApiError):
                 await self.models()
         found = self._elsewhere.get(full_name(model))
         return found if found is not None else (self.default, None)
 
     async def models(self) -> list[Listed]:
-        """The models of all servers that answer, names unique. Raises Fault when none does."""
-        merged = await self.merged("/api/tags")
+        """The models of all servers that answer, names unique. Raises ApiError when none does."""
+        merged = await self.merge_listings("/api/tags")
         self._elsewhere, self._listed_at = {}, monotonic()
         for entry, upstream, own in merged:
             if upstream is not self.default:
                 self._elsewhere[full_name(str(entry.get("model") or entry["name"]))] = (upstream, own)
         return merged
 
-    async def merged(self, path: str) -> list[Listed]:
+    async def merge_listings(self, path: str) -> list[Listed]:
         """The `models` of all servers that answer: each with its server, and its name there."""
         upstreams = list(self.upstreams.values())
         answers = await asyncio.gather(*(_models(each, path) for each in upstreams), return_exceptions=True)
@@ -118,10 +118,10 @@ class Generation:
         return found
 
 
-class InUse:
+class PinnedConfig:
     """ASGI middleware: each request keeps to the configuration that it began with, and keeps it open."""
 
-    def __init__(self, app: ASGIApp, *, current: Callable[[], Generation]) -> None:
+    def __init__(self, app: ASGIApp, *, current: Callable[[], ConfigGeneration]) -> None:
         self._app = app
         self._current = current
 
@@ -129,21 +129,21 @@ class InUse:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        async with self._current().used() as generation:
+        async with self._current().use() as generation:
             scope[_KEY] = generation
             await self._app(scope, receive, send)
 
 
-def generation_of(request: HTTPConnection) -> Generation:
-    generation: Generation = request.scope[_KEY]
+def generation_of(request: HTTPConnection) -> ConfigGeneration:
+    generation: ConfigGeneration = request.scope[_KEY]
     return generation
 
 
 def _endpoints(config: Config, pool: PairPool, environ: Mapping[str, str]) -> list[Endpoint]:
     """The default one, those of the file, and those that stand in a pair's target, but no other engine's."""
     models = [opened.settings.target for opened in pool.pairs.values()]
-    targets = [server for server in map(ollama_of, models) if server]
-    scored = [model for model in models if isinstance(model, ModelRef) and model.scored]
+    targets = [server for server in map(ollama_endpoint, models) if server]
+    scored = [model for model in models if isinstance(model, ModelRef) and model.is_scoring_engine]
     engines = {endpoint.url for model in scored for endpoint in model.endpoints}
     named = [endpoint for endpoint in config.endpoints() if endpoint.url not in engines]
     found: dict[str, Endpoint] = {}
@@ -157,5 +157,5 @@ async def _models(upstream: Upstream, path: str) -> list[dict[str, Any]]:
     try:
         models = response.raise_for_status().json()["models"] or []
     except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
-        raise Fault(502, f"{upstream.endpoint}: {path} isn't answered as Ollama does") from error
+        raise ApiError(502, f"{upstream.endpoint}: {path} isn't answered as Ollama does") from error
     return [entry for entry in models if isinstance(entry, dict) and entry.get("name")]

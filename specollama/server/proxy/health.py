@@ -12,11 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from specollama._version import __version__
-from specollama.errors import Fault
+from specollama.errors import ApiError
 from specollama.server.http.responses import json_response
 from specollama.server.proxy.config_generation import generation_of
 from specollama.server.proxy.metrics import CONTENT_TYPE, Metrics
-from specollama.server.proxy.request_record import Record
+from specollama.server.proxy.request_record import RequestRecord
 from specollama.server.proxy.upstream import Upstream
 
 PATHS = ("/healthz", "/readyz", "/metrics")
@@ -26,7 +26,7 @@ _PATIENCE = 2.0  # seconds that a server gets to answer
 class Health:
     """The routes. `records`: of the requests under way."""
 
-    def __init__(self, metrics: Metrics, records: Mapping[int, Record]) -> None:
+    def __init__(self, metrics: Metrics, records: Mapping[int, RequestRecord]) -> None:
         self._metrics = metrics
         self._records = records
 
@@ -45,7 +45,7 @@ class Health:
         return json_response({**body, "running": len(self._records)}, 200 if ready else 503)
 
     async def metrics(self, _: Request) -> Response:
-        return Response(self._metrics.text(), media_type=CONTENT_TYPE)
+        return Response(self._metrics.exposition(), media_type=CONTENT_TYPE)
 
 
 async def _look(upstream: Upstream) -> dict[str, Any]:
@@ -53,7 +53,7 @@ async def _look(upstream: Upstream) -> dict[str, Any]:
     try:
         response = await upstream.json("GET", "/api/version", limit=_PATIENCE)
         return {**place, "version": response.raise_for_status().json()["version"]}
-    except Fault as fault:
+    except ApiError as fault:
         return {**place, "error": fault.text}
     except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
         return {**place, "error": f"/api/version isn't answered as Ollama does: {type(error).__name__}"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from specollama.server.proxy.request_record import Record
+from specollama.server.proxy.request_record import RequestRecord
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
@@ -30,10 +30,10 @@ class Metrics:
         self._duration = self._histogram("specollama_request_duration_seconds", "From request to end of the answer.")
         self._first = self._histogram("specollama_time_to_first_token_seconds", "From request to first text.")
 
-    def begun(self) -> None:
+    def request_started(self) -> None:
         self._running.inc()
 
-    def ended(self, record: Record) -> None:
+    def request_ended(self, record: RequestRecord) -> None:
         """Count a request, and what was drafted for it."""
         self._running.dec()
         route = record.route
@@ -53,10 +53,10 @@ class Metrics:
         for position, count in enumerate(stats.accepted_at):
             self._at.labels(pair, str(position)).inc(count)
 
-    def line_lost(self) -> None:
+    def log_line_lost(self) -> None:
         self._lost_lines.inc()
 
-    def text(self) -> bytes:
+    def exposition(self) -> bytes:
         return generate_latest(self._registry)
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:

@@ -15,14 +15,14 @@ from starlette.responses import PlainTextResponse, Response
 
 from specollama.backends.ollama.model_info import full_name
 from specollama.config.settings import FileRef
-from specollama.errors import Fault, SpecollamaError, one_line
-from specollama.pairs.answer import Answer, Chunk
-from specollama.pairs.pool import OpenPair
-from specollama.server.http.responses import Lines, encoded, json_response, line, unless_gone
-from specollama.server.proxy.config_generation import Generation, Listed, generation_of
-from specollama.server.proxy.errors import fault_of
-from specollama.server.proxy.request_limits import within
-from specollama.server.proxy.request_record import Record, record_of
+from specollama.errors import ApiError, SpecollamaError, one_line
+from specollama.pairs.answer import Chunk, PairResponse
+from specollama.pairs.pool import PairEntry
+from specollama.server.http.responses import LinesResponse, json_bytes, json_line, json_response, run_until_disconnect
+from specollama.server.proxy.config_generation import ConfigGeneration, Listed, generation_of
+from specollama.server.proxy.errors import error_for
+from specollama.server.proxy.request_limits import limit_body
+from specollama.server.proxy.request_record import RequestRecord, record_of
 
 UPLOADS = "/api/blobs/"
 """Whole models: passed on as they come, whatever their size."""
@@ -47,32 +47,32 @@ async def tags(request: Request) -> Response:
     return json_response({"models": await models(generation_of(request))})
 
 
-async def models(generation: Generation) -> list[dict[str, Any]]:
+async def models(generation: ConfigGeneration) -> list[dict[str, Any]]:
     """The pairs, each as its target under its own name, and the models of all servers."""
     found = await generation.models()
     pairs = generation.pool.pairs.values()
     return [_as_pair(opened, generation, found) for opened in pairs] + [
-        entry for entry, _, _ in found if generation.pool.named(entry["name"]) is None
+        entry for entry, _, _ in found if generation.pool.get(entry["name"]) is None
     ]
 
 
 async def ps(request: Request) -> Response:
-    return json_response({"models": [entry for entry, _, _ in await generation_of(request).merged("/api/ps")]})
+    return json_response({"models": [entry for entry, _, _ in await generation_of(request).merge_listings("/api/ps")]})
 
 
 async def show(request: Request) -> Response:
     """For a pair: what its target's server says of the target, and what is configured."""
     raw = await request.body()
     generation, body = generation_of(request), json_object(raw)
-    opened = generation.pool.named(body.get("model") or body.get("name")) if body else None
+    opened = generation.pool.get(body.get("model") or body.get("name")) if body else None
     if opened is None or body is None:
-        return await passed(request, raw)
+        return await forward(request, raw)
     record_of(request).pair = opened.name
-    target, pair_entry = opened.settings.target, {"specollama": described(opened)}
+    target, pair_entry = opened.settings.target, {"specollama": describe_pair(opened)}
     if isinstance(target, FileRef):
         told = await asyncio.to_thread(_of_file, target.path, verbose=body.get("verbose") is True)
         return json_response({**told, **pair_entry})
-    if opened.pair.without_ollama:  # its engine has no such call
+    if opened.pair.is_without_ollama:  # its engine has no such call
         return json_response({"details": {}, "model_info": {}, "capabilities": ["completion"], **pair_entry})
     asked = {name: value for name, value in body.items() if name != "name"}
     asked["model"] = target.model
@@ -87,43 +87,45 @@ async def other(request: Request) -> Response:
     """What isn't known here is the default server's matter, uploads included."""
     upstream = generation_of(request).default
     if request.url.path.startswith(UPLOADS):
-        return await upstream.pass_on(request)
-    return await unless_gone(request, upstream.pass_on(request, await request.body()))
+        return await upstream.forward(request)
+    return await run_until_disconnect(request, upstream.forward(request, await request.body()))
 
 
-async def passed(request: Request, raw: bytes) -> Response:
+async def forward(request: Request, raw: bytes) -> Response:
     """The same request to the server that has its model."""
     body = json_object(raw)
-    upstream, own = await generation_of(request).place(body.get("model") if body else None)
+    upstream, own = await generation_of(request).locate_model(body.get("model") if body else None)
     if body is not None and own is not None and full_name(own) != full_name(str(body.get("model"))):
-        raw = encoded({**body, "model": own})
-    return await unless_gone(request, upstream.pass_on(request, raw))
+        raw = json_bytes({**body, "model": own})
+    return await run_until_disconnect(request, upstream.forward(request, raw))
 
 
 async def _reply(request: Request, *, chat: bool) -> Response:
     raw = await request.body()
     generation, body = generation_of(request), json_object(raw)
     if body is None:
-        return await passed(request, raw)
+        return await forward(request, raw)
     opened = generation.pool.find(body.get("model"))
-    limited = within(body, generation.serve, opened.settings.options if opened else {})
-    note(request, body, opened)
+    limited = limit_body(body, generation.serve, opened.settings.options if opened else {})
+    note_request(request, body, opened)
     if opened is None:
-        return await passed(request, raw if limited == body else encoded(limited))
-    answer = Answer(opened, limited, chat)
-    return await unless_gone(request, _answered(answer, record_of(request), generation))
+        return await forward(request, raw if limited == body else json_bytes(limited))
+    answer = PairResponse(opened, limited, chat)
+    return await run_until_disconnect(request, _answered(answer, record_of(request), generation))
 
 
-async def _answered(answer: Answer, record: Record, generation: Generation) -> Response:
-    first, rest = await begun(answer, record, stats=generation.serve.stats)
+async def _answered(answer: PairResponse, record: RequestRecord, generation: ConfigGeneration) -> Response:
+    first, rest = await first_chunk(answer, record, stats=generation.serve.stats)
     headers = speculation_headers(answer)
-    if answer.streams:
-        return Lines(_lines(first, rest, record), headers=headers, media_type="application/x-ndjson")
+    if answer.is_streaming:
+        return LinesResponse(_lines(first, rest, record), headers=headers, media_type="application/x-ndjson")
     await rest.aclose()
     return json_response(first, headers=headers)
 
 
-async def begun(answer: Answer, record: Record, *, stats: bool) -> tuple[Chunk, AsyncGenerator[Chunk, None]]:
+async def first_chunk(
+    answer: PairResponse, record: RequestRecord, *, stats: bool
+) -> tuple[Chunk, AsyncGenerator[Chunk, None]]:
     """The first chunk, and the rest of them: a refusal before any still gets a status of its own."""
     chunks = _noted(answer, record, stats=stats)
     try:
@@ -133,7 +135,7 @@ async def begun(answer: Answer, record: Record, *, stats: bool) -> tuple[Chunk, 
         raise
 
 
-async def _noted(answer: Answer, record: Record, *, stats: bool) -> AsyncGenerator[Chunk, None]:
+async def _noted(answer: PairResponse, record: RequestRecord, *, stats: bool) -> AsyncGenerator[Chunk, None]:
     async with aclosing(answer.chunks()) as chunks:
         async for chunk in chunks:
             record.stats = answer.stats
@@ -142,18 +144,18 @@ async def _noted(answer: Answer, record: Record, *, stats: bool) -> AsyncGenerat
             yield chunk
 
 
-async def _lines(first: Chunk, rest: AsyncGenerator[Chunk, None], record: Record) -> AsyncGenerator[bytes, None]:
+async def _lines(first: Chunk, rest: AsyncGenerator[Chunk, None], record: RequestRecord) -> AsyncGenerator[bytes, None]:
     async with aclosing(rest):
-        yield line(first)
+        yield json_line(first)
         try:
             async for chunk in rest:
-                yield line(chunk)
-        except (Fault, SpecollamaError) as error:
+                yield json_line(chunk)
+        except (ApiError, SpecollamaError) as error:
             record.error = str(error)
-            yield line({"error": fault_of(error).text})
+            yield json_line({"error": error_for(error).text})
 
 
-def note(request: Request, body: dict[str, Any], opened: OpenPair | None) -> None:
+def note_request(request: Request, body: dict[str, Any], opened: PairEntry | None) -> None:
     """For the log: which model, and the client's text only where the configuration asks for it."""
     record = record_of(request)
     record.model = str(body["model"])[:200] if body.get("model") is not None else None
@@ -162,8 +164,8 @@ def note(request: Request, body: dict[str, Any], opened: OpenPair | None) -> Non
         record.prompt = body.get("messages", body.get("prompt"))
 
 
-def speculation_headers(answer: Answer) -> dict[str, str]:
-    headers = {"x-specollama-pair": answer.opened.name, "x-specollama-route": str(answer.stats.route)}
+def speculation_headers(answer: PairResponse) -> dict[str, str]:
+    headers = {"x-specollama-pair": answer.entry.name, "x-specollama-route": str(answer.stats.route)}
     if answer.stats.reason:
         headers["x-specollama-reason"] = one_line(answer.stats.reason)[:_LONGEST].encode("ascii", "replace").decode()
     return headers
@@ -178,7 +180,7 @@ def json_object(raw: bytes) -> dict[str, Any] | None:
     return body if isinstance(body, dict) else None
 
 
-def described(opened: OpenPair) -> dict[str, Any]:
+def describe_pair(opened: PairEntry) -> dict[str, Any]:
     """What is configured of a pair."""
     settings = opened.settings
     return {
@@ -196,10 +198,10 @@ def _of_file(path: Path, *, verbose: bool) -> dict[str, Any]:
     """What a GGUF file that no server has says of itself."""
     from specollama.server.embedded import model_card  # here, since it needs the package gguf, as the file itself did
 
-    return model_card.show(model_card.ModelCard.read(path.stem, path), verbose=verbose)
+    return model_card.show_response(model_card.ModelCard.read(path.stem, path), verbose=verbose)
 
 
-def _as_pair(opened: OpenPair, generation: Generation, found: list[Listed]) -> dict[str, Any]:
+def _as_pair(opened: PairEntry, generation: ConfigGeneration, found: list[Listed]) -> dict[str, Any]:
     """The target's entry under the pair's name; the digest is its own: clients take those of one digest for one."""
     target, upstream = full_name(opened.settings.target.model), generation.upstream_of(opened)
     own = [entry for entry, place, name in found if place is upstream and full_name(name) == target]

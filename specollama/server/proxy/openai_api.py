@@ -12,16 +12,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from specollama.backends.ollama.model_info import full_name
-from specollama.errors import Fault, SpecollamaError
-from specollama.pairs.answer import Answer, Chunk
-from specollama.pairs.pool import OpenPair
-from specollama.server.http.responses import Lines, encoded, json_response, unless_gone
+from specollama.errors import ApiError, SpecollamaError
+from specollama.pairs.answer import Chunk, PairResponse
+from specollama.pairs.pool import PairEntry
+from specollama.server.http.responses import LinesResponse, json_bytes, json_response, run_until_disconnect
 from specollama.server.proxy import ollama_api
 from specollama.server.proxy.config_generation import generation_of
-from specollama.server.proxy.errors import error_body, fault_of
-from specollama.server.proxy.openai_translation import Json, Shaper, Untranslatable, chat_body, completion_body
-from specollama.server.proxy.request_limits import within
-from specollama.server.proxy.request_record import Record, record_of
+from specollama.server.proxy.errors import error_body, error_for
+from specollama.server.proxy.openai_translation import (
+    Json,
+    OpenAIResponseBuilder,
+    Untranslatable,
+    chat_body,
+    completion_body,
+)
+from specollama.server.proxy.request_limits import limit_body
+from specollama.server.proxy.request_record import RequestRecord, record_of
 
 _Translate = Callable[[Mapping[str, Any], Mapping[str, Any]], Json]
 
@@ -44,7 +50,7 @@ async def model(request: Request) -> Response:
     for entry in await ollama_api.models(generation_of(request)):
         if full_name(entry["name"]) == full_name(wanted):
             return json_response(_model(entry) | {"id": wanted})
-    raise Fault(404, f"model '{full_name(wanted)}' not found")
+    raise ApiError(404, f"model '{full_name(wanted)}' not found")
 
 
 async def _reply(request: Request, translate: _Translate, *, chat: bool) -> Response:
@@ -52,39 +58,43 @@ async def _reply(request: Request, translate: _Translate, *, chat: bool) -> Resp
     generation, asked = generation_of(request), ollama_api.json_object(raw)
     opened = generation.pool.find(asked.get("model")) if asked else None
     if asked is not None:
-        ollama_api.note(request, asked, opened)
+        ollama_api.note_request(request, asked, opened)
     if opened is None or asked is None:
-        return await ollama_api.passed(request, raw)
+        return await ollama_api.forward(request, raw)
     try:
-        body = within(translate(asked, opened.settings.options), generation.serve, opened.settings.options)
+        body = limit_body(translate(asked, opened.settings.options), generation.serve, opened.settings.options)
     except Untranslatable:
         return await _to_target(request, asked, opened)
     wanted = asked.get("stream_options")
     usage = isinstance(wanted, Mapping) and wanted.get("include_usage") is True
-    shaper = Shaper(str(asked["model"]), secrets.token_hex(6), chat, usage)
-    answer = Answer(opened, body, chat)
-    return await unless_gone(request, _answered(answer, shaper, record_of(request), stats=generation.serve.stats))
+    shaper = OpenAIResponseBuilder(str(asked["model"]), secrets.token_hex(6), chat, usage)
+    answer = PairResponse(opened, body, chat)
+    return await run_until_disconnect(
+        request, _answered(answer, shaper, record_of(request), stats=generation.serve.stats)
+    )
 
 
-async def _to_target(request: Request, asked: Mapping[str, Any], opened: OpenPair) -> Response:
+async def _to_target(request: Request, asked: Mapping[str, Any], opened: PairEntry) -> Response:
     """What can't be said in Ollama's own API: the target's server answers, under its model's name."""
-    body = encoded({**asked, "model": opened.settings.target.model})
+    body = json_bytes({**asked, "model": opened.settings.target.model})
     upstream = generation_of(request).upstream_of(opened)
-    return await unless_gone(request, upstream.pass_on(request, body))
+    return await run_until_disconnect(request, upstream.forward(request, body))
 
 
-async def _answered(answer: Answer, shaper: Shaper, record: Record, *, stats: bool) -> Response:
-    first, rest = await ollama_api.begun(answer, record, stats=stats)
+async def _answered(
+    answer: PairResponse, shaper: OpenAIResponseBuilder, record: RequestRecord, *, stats: bool
+) -> Response:
+    first, rest = await ollama_api.first_chunk(answer, record, stats=stats)
     headers = ollama_api.speculation_headers(answer)
-    if answer.streams:
+    if answer.is_streaming:
         headers["content-type"] = "text/event-stream"
-        return Lines(_events(first, rest, shaper, record), headers=headers)
+        return LinesResponse(_events(first, rest, shaper, record), headers=headers)
     await rest.aclose()
     return json_response(shaper.whole(first), headers={**headers, "content-type": "application/json"})
 
 
 async def _events(
-    first: Chunk, rest: AsyncGenerator[Chunk, None], shaper: Shaper, record: Record
+    first: Chunk, rest: AsyncGenerator[Chunk, None], shaper: OpenAIResponseBuilder, record: RequestRecord
 ) -> AsyncGenerator[bytes, None]:
     async with aclosing(rest):
         for piece in shaper.pieces(first):
@@ -93,15 +103,15 @@ async def _events(
             async for chunk in rest:
                 for piece in shaper.pieces(chunk):
                     yield _event(piece)
-        except (Fault, SpecollamaError) as error:
+        except (ApiError, SpecollamaError) as error:
             record.error = str(error)
-            yield _event(error_body(record.path, fault_of(error)))
+            yield _event(error_body(record.path, error_for(error)))
             return
         yield b"data: [DONE]\n\n"
 
 
 def _event(body: Json) -> bytes:
-    return b"data: " + encoded(body) + b"\n\n"
+    return b"data: " + json_bytes(body) + b"\n\n"
 
 
 def _model(entry: Mapping[str, Any]) -> Json:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from time import time
 from typing import Any
 
-from specollama.pairs.ollama_request import OWN
+from specollama.pairs.ollama_request import EXTENSION_KEY
 
 Json = dict[str, Any]
 
@@ -73,8 +73,8 @@ def _options(asked: Mapping[str, Any], pair_options: Mapping[str, Any]) -> Json:
     if (stop := asked.get("stop")) is not None:
         options["stop"] = [stop] if isinstance(stop, str) else stop
     given = asked.get("options")
-    if isinstance(given, Mapping) and OWN in given:
-        options[OWN] = given[OWN]
+    if isinstance(given, Mapping) and EXTENSION_KEY in given:
+        options[EXTENSION_KEY] = given[EXTENSION_KEY]
     return options
 
 
@@ -144,7 +144,7 @@ def _think(asked: Mapping[str, Any]) -> bool | str | None:
 
 
 @dataclass(slots=True)
-class Shaper:
+class OpenAIResponseBuilder:
     """Writes one reply. `include_usage`: a stream ends with the counts."""
 
     model: str
@@ -220,7 +220,7 @@ def _usage(reply: Mapping[str, Any]) -> Json:
 
 
 def _own(reply: Mapping[str, Any]) -> Json:
-    return {OWN: reply[OWN]} if OWN in reply else {}
+    return {EXTENSION_KEY: reply[EXTENSION_KEY]} if EXTENSION_KEY in reply else {}
 
 
 def _openai_call(call: Mapping[str, Any], index: int) -> Json:

@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.requests import HTTPConnection
 
-from specollama.server.http.responses import GONE
+from specollama.server.http.responses import CLIENT_CLOSED_REQUEST
 from specollama.spec_decode.metrics import Stats
 
 KEY = "specollama.record"
@@ -21,7 +21,7 @@ _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 @dataclass(slots=True)
-class Record:
+class RequestRecord:
     """Times in seconds of the monotonic clock, durations in seconds. `pair` None: passed on."""
 
     id: str
@@ -43,7 +43,7 @@ class Record:
     prompt: Any = None  # only where the configuration asks for it
 
     @classmethod
-    def of(cls, scope: Mapping[str, Any]) -> Record:
+    def of(cls, scope: Mapping[str, Any]) -> RequestRecord:
         """A new one. A client's own x-request-id is kept, if it can stand in a log."""
         headers = dict(scope["headers"])
         given = headers.get(b"x-request-id", b"").decode("latin-1")
@@ -62,7 +62,7 @@ class Record:
     @property
     def aborted(self) -> bool:
         """Whether the client left before the end."""
-        return self.status == GONE or not (self.whole or self.error)
+        return self.status == CLIENT_CLOSED_REQUEST or not (self.whole or self.error)
 
     @property
     def seconds(self) -> float:
@@ -98,6 +98,6 @@ class Record:
         return {name: value for name, value in fields.items() if value is not None}
 
 
-def record_of(request: HTTPConnection) -> Record:
-    record: Record = request.scope[KEY]
+def record_of(request: HTTPConnection) -> RequestRecord:
+    record: RequestRecord = request.scope[KEY]
     return record

@@ -9,7 +9,7 @@ from specollama.errors import MissingPackage
 NEEDED = ("prometheus_client", "starlette", "uvicorn")
 
 
-def require() -> None:
+def require_packages() -> None:
     """Raise `MissingPackage` naming those that aren't installed."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:

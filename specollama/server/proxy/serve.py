@@ -20,13 +20,13 @@ from specollama.config import trust
 from specollama.config.endpoints import SCHEME_PORTS
 from specollama.config.loading import LOCAL_NAME, Config, load_config
 from specollama.config.settings import ModelRef
-from specollama.errors import Fault, RunError, SpecollamaError, UsageError
+from specollama.errors import ApiError, RunError, SpecollamaError, UsageError
 from specollama.pairs.trace.recorder import TraceFile
-from specollama.server.http.listening import bind, loopback, token_for, url_of
+from specollama.server.http.listening import bind, is_loopback, required_token, url_of
 from specollama.server.http.origins import Origins
-from specollama.server.proxy.access_log import Log
+from specollama.server.proxy.access_log import JsonLog
 from specollama.server.proxy.app import make_app
-from specollama.server.proxy.config_generation import Generation
+from specollama.server.proxy.config_generation import ConfigGeneration
 from specollama.server.proxy.metrics import Metrics
 
 
@@ -41,12 +41,12 @@ class Proxy:
     look: bool = False  # at the servers when it starts, and tell what is wrong
     trace: TraceFile | None = None  # that the pairs' replies are added to
     metrics: Metrics = field(default_factory=Metrics)
-    current: Generation = field(init=False)
-    log: Log = field(init=False)
+    current: ConfigGeneration = field(init=False)
+    log: JsonLog = field(init=False)
     loop: asyncio.AbstractEventLoop | None = None  # the one that serves, while it does
 
     def __post_init__(self) -> None:
-        self.log = Log(self.metrics)
+        self.log = JsonLog(self.metrics)
         self.current = self._generation(self.config)
 
     def server(self, kind: type[uvicorn.Server] = uvicorn.Server) -> uvicorn.Server:
@@ -83,8 +83,8 @@ class Proxy:
         await old.retire()
         self.log.write({"event": "reloaded", "pairs": list(fresh.pool.pairs)})
 
-    def _generation(self, config: Config) -> Generation:
-        return Generation(config, self.environ, token=self.token, trace=self.trace)
+    def _generation(self, config: Config) -> ConfigGeneration:
+        return ConfigGeneration(config, self.environ, token=self.token, trace=self.trace)
 
     @asynccontextmanager
     async def _living(self) -> AsyncIterator[None]:
@@ -111,12 +111,12 @@ class Proxy:
         default = self.current.default
         try:
             await default.json("GET", "/api/version")
-        except Fault as fault:
+        except ApiError as fault:
             self.log.write({"event": "what isn't a pair's can't be passed on: see serve.endpoint", "error": fault.text})
         for name, opened in self.current.pool.pairs.items():
             if isinstance(opened.settings.target, ModelRef):
                 try:
-                    await opened.pair.models()
+                    await opened.pair.model_infos()
                 except SpecollamaError as error:
                     self.log.write({"event": f"pair {name} can't be speculated", "error": str(error)})
 
@@ -127,7 +127,7 @@ def run(config: Config, *, host: str, port: int, allow_anyone: bool, trace: Trac
     ConfigError for a wrong configuration, UsageError for an open address without a token, RunError for a port that is
     taken.
     """
-    token = os.environ.get("SPECOLLAMA_TOKEN") or None if allow_anyone else token_for(host)
+    token = os.environ.get("SPECOLLAMA_TOKEN") or None if allow_anyone else required_token(host)
     proxy = Proxy(config, os.environ, token, any_host=allow_anyone, look=True, trace=trace)
     with closing(bind(host, port)) as listener:
         _check_not_itself(proxy, listener)
@@ -141,7 +141,7 @@ def run(config: Config, *, host: str, port: int, allow_anyone: bool, trace: Trac
 
 
 @contextmanager
-def serving(
+def serve_in_thread(
     config: Config | Path,
     environ: Mapping[str, str],
     *,
@@ -166,7 +166,7 @@ def _check_not_itself(proxy: Proxy, listener: socket.socket) -> None:
     host, port = listener.getsockname()[:2]
     for upstream in proxy.current.upstreams.values():
         url = httpx.URL(upstream.endpoint.url)
-        here = url.host in (host, "localhost") or loopback(url.host)
+        here = url.host in (host, "localhost") or is_loopback(url.host)
         if here and (url.port or int(SCHEME_PORTS[url.scheme])) == port:
             raise UsageError(
                 f"{upstream.endpoint} is this server itself: name the server behind it, or listen on another --port"

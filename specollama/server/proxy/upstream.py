@@ -10,10 +10,10 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import Response
 
-from specollama.backends.http import cause, certificates, outside
+from specollama.backends.http import is_remote, root_cause, ssl_context
 from specollama.config.endpoints import Endpoint
-from specollama.errors import Fault
-from specollama.server.http.responses import Lines
+from specollama.errors import ApiError
+from specollama.server.http.responses import LinesResponse
 
 _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade".split()
@@ -22,7 +22,7 @@ _OUR_OWN = frozenset((b"host", b"origin", b"content-length"))  # of a request: m
 _KEEPALIVE = 30  # seconds
 
 
-class Broken(Exception):
+class UpstreamBroken(Exception):
     """An answer that ended in the middle: the client's connection has to end so too."""
 
 
@@ -40,8 +40,8 @@ class Upstream:
         client = httpx.AsyncClient(
             timeout=httpx.Timeout(endpoint.idle_timeout, connect=endpoint.connect_timeout),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=_KEEPALIVE),
-            verify=certificates(),
-            trust_env=outside(endpoint.url),
+            verify=ssl_context(),
+            trust_env=is_remote(endpoint.url),
         )
         return cls(endpoint, endpoint.token(environ), client, hide_authorization)
 
@@ -50,18 +50,18 @@ class Upstream:
         """What stands behind the @ of a model's name where several servers have one of that name."""
         return self.endpoint.name or self.endpoint.url.partition("://")[2]
 
-    async def pass_on(self, request: Request, body: bytes | None = None) -> Response:
+    async def forward(self, request: Request, body: bytes | None = None) -> Response:
         """The server's answer to the same request. `body`: the whole of it, where it was read already."""
         content = body if body is not None else _streamed(request)
         response = await self._sent(request, content)
-        passed = Lines(_raw(response, self.endpoint.url), response.status_code)
+        passed = LinesResponse(_raw(response, self.endpoint.url), response.status_code)
         passed.raw_headers = [
             (name.lower(), value) for name, value in response.headers.raw if name.lower() not in _HOP_BY_HOP
         ]
         return passed
 
     async def json(self, method: str, path: str, body: Any = None, *, limit: float | None = None) -> httpx.Response:
-        """A request of the proxy's own. `limit`: seconds. Raises Fault 502 when the server can't be reached."""
+        """A request of the proxy's own. `limit`: seconds. Raises ApiError 502 when the server can't be reached."""
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else None
         patience = httpx.USE_CLIENT_DEFAULT if limit is None else httpx.Timeout(limit)
         try:
@@ -91,12 +91,12 @@ class Upstream:
         headers = [(name, value) for name, value in given if name not in _HOP_BY_HOP | _OUR_OWN | hidden]
         return headers + ([(b"authorization", f"Bearer {self.token}".encode())] if self.token else [])
 
-    def _failed(self, error: httpx.HTTPError) -> Fault:
+    def _failed(self, error: httpx.HTTPError) -> ApiError:
         late = isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout)
         if late:
-            return Fault(504, f"{self.endpoint} gave no byte in time and was given up")
+            return ApiError(504, f"{self.endpoint} gave no byte in time and was given up")
         advice = "is Ollama running there? (`ollama serve`)"
-        return Fault(502, f"{self.endpoint} can't be reached: {cause(error)}; {advice}")
+        return ApiError(502, f"{self.endpoint} can't be reached: {root_cause(error)}; {advice}")
 
 
 def _streamed(request: Request) -> AsyncIterator[bytes] | None:
@@ -111,6 +111,6 @@ async def _raw(response: httpx.Response, url: str) -> AsyncGenerator[bytes, None
         async for chunk in response.aiter_raw():
             yield chunk
     except httpx.HTTPError as error:
-        raise Broken(f"{url}: {error or type(error).__name__}") from error
+        raise UpstreamBroken(f"{url}: {error or type(error).__name__}") from error
     finally:
         await response.aclose()

@@ -11,7 +11,7 @@ from typing import Any
 from specollama.config.settings import PairSettings
 from specollama.pairs.pair import Pair
 from specollama.pairs.report import stats_object
-from specollama.pairs.request import Conversation
+from specollama.pairs.request import ChatInput
 from specollama.spec_decode.events import Done, Event, Text
 from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import DoneReason, Route
@@ -22,7 +22,7 @@ NEAR_TIE = 0.02
 
 
 @dataclass(slots=True)
-class Reply:
+class CollectedReply:
     """A whole reply in pieces, thinking first where that is gathered too, and its counters.
 
     `reason` None: it was cut short.
@@ -43,7 +43,7 @@ class Reply:
         return "".join(piece.text for piece in self.pieces if not piece.thinking)
 
     @property
-    def places(self) -> dict[int, Text]:
+    def piece_offsets(self) -> dict[int, Text]:
         """The pieces by the offsets, in characters, at which they begin."""
         ends = accumulate((len(piece.text) for piece in self.pieces), initial=0)
         return dict(zip(ends, self.pieces, strict=False))
@@ -53,8 +53,8 @@ class Reply:
 class Comparison:
     """The same conversation speculated and plain."""
 
-    speculative: Reply
-    plain: Reply
+    speculative: CollectedReply
+    plain: CollectedReply
 
     @property
     def identical(self) -> bool:
@@ -80,7 +80,7 @@ class Comparison:
         None when they are identical, or the target's row isn't known there. Engines aren't bit-stable: a gap of some
         hundredths is a near-tie, which may fall either way in another batch.
         """
-        return gap_where_parted(self.speculative, self.plain)
+        return gap_at_difference(self.speculative, self.plain)
 
     @property
     def difference(self) -> str:
@@ -106,13 +106,13 @@ class Comparison:
         }
 
 
-def first_difference(reply: Reply, other: Reply) -> int | None:
+def first_difference(reply: CollectedReply, other: CollectedReply) -> int | None:
     """The offset, in characters, at which two texts part; None when they are identical."""
     pairs = enumerate(zip_longest(reply.text, other.text))
     return next((offset for offset, (ours, theirs) in pairs if ours != theirs), None)
 
 
-def gap_where_parted(reply: Reply, other: Reply) -> float | None:
+def gap_at_difference(reply: CollectedReply, other: CollectedReply) -> float | None:
     """The gap of a reply's two best tokens where another parts from it; None where it isn't known, or they don't.
 
     That is where both last began a token together: of "a:" and "a::" the texts part behind the ":", which was drawn.
@@ -120,7 +120,7 @@ def gap_where_parted(reply: Reply, other: Reply) -> float | None:
     parted = first_difference(reply, other)
     if parted is None:
         return None
-    ours, theirs = reply.places, other.places
+    ours, theirs = reply.piece_offsets, other.piece_offsets
     place = max((offset for offset in ours.keys() & theirs.keys() if offset <= parted), default=None)
     if place is None or ours[place].text == theirs[place].text:
         return None  # one of them has ended
@@ -128,9 +128,11 @@ def gap_where_parted(reply: Reply, other: Reply) -> float | None:
     return best[0] - best[1] if len(best) == 2 else None
 
 
-async def collect(events: AsyncIterator[Event], show: Callable[[Event], None] = lambda event: None) -> Reply:
+async def collect_reply(
+    events: AsyncIterator[Event], show: Callable[[Event], None] = lambda event: None
+) -> CollectedReply:
     """Gather a reply; `show` sees each event as it comes."""
-    reply = Reply()
+    reply = CollectedReply()
     async for event in events:
         show(event)
         if isinstance(event, Text) and not event.thinking:
@@ -143,7 +145,7 @@ async def collect(events: AsyncIterator[Event], show: Callable[[Event], None] = 
 async def compare(
     settings: PairSettings,
     environ: Mapping[str, str],
-    conversation: Conversation,
+    conversation: ChatInput,
     show: Callable[[Event], None] = lambda event: None,
 ) -> Comparison:
     """Both replies, one after the other, after a token each way that loads the models and warms the prompt up.
@@ -152,12 +154,12 @@ async def compare(
     """
     warm = replace(conversation, options={**conversation.options, "num_predict": 1})
     async with Pair(settings, environ) as pair:
-        alone = pair.tuned(route=Route.PLAIN)
+        alone = pair.with_overrides(route=Route.PLAIN)
         for side in (alone, pair):
             async with aclosing(side.reply(warm)) as events:
-                await collect(events)
+                await collect_reply(events)
         async with aclosing(pair.reply(conversation)) as events:
-            speculative = await collect(events, show)
+            speculative = await collect_reply(events, show)
         async with aclosing(alone.reply(conversation)) as events:
-            plain = await collect(events)
+            plain = await collect_reply(events)
     return Comparison(speculative, plain)

@@ -14,7 +14,7 @@ from specollama._version import __version__
 _PACKAGES = ("llama-cpp-python", "xllamacpp")  # those that run models
 
 
-def machine() -> dict[str, Any]:
+def environment() -> dict[str, Any]:
     """Processor, cores, memory (bytes), system and Python; how busy the machine was (its load, None where unknown)."""
     return {
         "cpu": _processor(),
@@ -23,16 +23,16 @@ def machine() -> dict[str, Any]:
         "memory_bytes": _memory(),
         "os": platform.platform(),
         "python": platform.python_version(),
-        "load": load(),
+        "load": load_average(),
     }
 
 
-def load() -> float | None:
+def load_average() -> float | None:
     """Processes that want to run, on the average of the last minute."""
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 
-def versions() -> dict[str, str | None]:
+def package_versions() -> dict[str, str | None]:
     """Of specollama, and of the packages that run models in this process; None: not installed."""
     return {"specollama": __version__, **{name: _installed(name) for name in _PACKAGES}}
 

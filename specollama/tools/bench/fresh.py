@@ -10,7 +10,7 @@ from pathlib import Path
 
 from specollama.backends.ollama.client import OllamaServer
 from specollama.backends.ollama.model_info import full_name
-from specollama.backends.ollama.request_bodies import Requests
+from specollama.backends.ollama.request_bodies import RequestTemplate
 from specollama.backends.ollama.schema import RunningModel
 from specollama.config.settings import ModelRef
 from specollama.errors import EndpointError, Unreachable
@@ -22,7 +22,7 @@ _STAYS = timedelta(minutes=1)  # a model that expires later than that wasn't unl
 
 
 @dataclass(slots=True)
-class LearntState:
+class LearnedState:
     """The folder in which a side keeps what it learns: its costs, and how its drafts fared.
 
     Empty when the run begins, so that earlier runs over the same prompts don't count. Each first reply finds what the
@@ -49,9 +49,9 @@ class LearntState:
 async def unload(model: ModelRef, environ: Mapping[str, str]) -> bool:
     """Have the model's Ollama drop it from memory, KV cache and all; whether it did. Raises Unreachable."""
     at = model.endpoint
-    async with OllamaServer(at.url, **at.reaching(environ)) as server:
+    async with OllamaServer(at.url, **at.connection_settings(environ)) as server:
         try:
-            await server.generate(Requests(model.model, SamplingOptions()).unload())
+            await server.generate(RequestTemplate(model.model, SamplingOptions()).unload())
             for _ in range(_LOOKS):
                 listed = [entry for entry in (await server.ps()).models if _is(entry, model.model)]
                 if not listed:
@@ -79,8 +79,8 @@ def _stays(entry: RunningModel) -> bool:
     return expires.tzinfo is not None and expires - datetime.now(UTC) > _STAYS
 
 
-async def load(model: ModelRef, requests: Requests, environ: Mapping[str, str]) -> None:
+async def load(model: ModelRef, requests: RequestTemplate, environ: Mapping[str, str]) -> None:
     """Have the model's Ollama load it, and write nothing. Raises EndpointError."""
     at = model.endpoint
-    async with OllamaServer(at.url, **at.reaching(environ)) as server:
+    async with OllamaServer(at.url, **at.connection_settings(environ)) as server:
         await server.generate(requests.load_only())

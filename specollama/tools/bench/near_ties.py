@@ -13,47 +13,47 @@ from math import ceil
 from statistics import median
 
 from specollama.spec_decode.events import Text
-from specollama.tools.bench.comparison import NEAR_TIE, Comparison, Reply
+from specollama.tools.bench.comparison import NEAR_TIE, CollectedReply, Comparison
 
 QUANTILE = 0.999
-ENOUGH = 100  # observations; fewer say little about the far end
+MIN_DRIFTS = 100  # observations; fewer say little about the far end
 
 
 @dataclass(slots=True)
-class Movements:
+class GapDrift:
     """The movements of the gap, in differences of log-probabilities, as they were seen."""
 
-    seen: list[float] = field(default_factory=list)
+    drifts: list[float] = field(default_factory=list)
 
-    def learn(self, plain: Reply, side: Reply) -> None:
+    def observe(self, plain: CollectedReply, side: CollectedReply) -> None:
         """Look at a reply of the side beside one of plain that told its most probable tokens."""
-        self.seen.extend(movements(plain, side))
+        self.drifts.extend(gap_drifts(plain, side))
 
     @property
-    def measured(self) -> bool:
-        return len(self.seen) >= ENOUGH
+    def is_measured(self) -> bool:
+        return len(self.drifts) >= MIN_DRIFTS
 
     @property
     def bound(self) -> float:
         """A gap below it is a near-tie: the 99.9th percentile by nearest rank; the constant if too little was seen."""
-        return quantile(self.seen, QUANTILE) if self.measured else NEAR_TIE
+        return quantile(self.drifts, QUANTILE) if self.is_measured else NEAR_TIE
 
     @property
     def source(self) -> str:
         """Where the bound comes from, in words."""
-        if self.measured:
-            return f"{len(self.seen)} observations"
-        return f"the constant for full precision: only {len(self.seen)} observations, {ENOUGH} are needed"
+        if self.is_measured:
+            return f"{len(self.drifts)} observations"
+        return f"the constant for full precision: only {len(self.drifts)} observations, {MIN_DRIFTS} are needed"
 
     def as_object(self) -> dict[str, float | int | str | None]:
-        known = bool(self.seen)
+        known = bool(self.drifts)
         return {
             "bound": round(self.bound, 5),
             "source": self.source,
-            "observations": len(self.seen),
-            "median": round(median(self.seen), 5) if known else None,
-            "p95": round(quantile(self.seen, 0.95), 5) if known else None,
-            "max": round(max(self.seen), 5) if known else None,
+            "observations": len(self.drifts),
+            "median": round(median(self.drifts), 5) if known else None,
+            "p95": round(quantile(self.drifts, 0.95), 5) if known else None,
+            "max": round(max(self.drifts), 5) if known else None,
         }
 
 
@@ -62,7 +62,7 @@ def quantile(values: Sequence[float], share: float) -> float:
     return sorted(values)[max(0, ceil(share * len(values)) - 1)]
 
 
-def movements(plain: Reply, side: Reply) -> Iterator[float]:
+def gap_drifts(plain: CollectedReply, side: CollectedReply) -> Iterator[float]:
     """How far the gap moved between plain's two best tokens, place by place, as long as the texts are the same.
 
     Only where a round of the side scored the place, and only before the texts part: a fault that makes them part must
@@ -70,8 +70,8 @@ def movements(plain: Reply, side: Reply) -> Iterator[float]:
     """
     parted = Comparison(side, plain).first_difference
     shared = len(side.text) if parted is None else parted
-    told = plain.places
-    for offset, piece in side.places.items():
+    told = plain.piece_offsets
+    for offset, piece in side.piece_offsets.items():
         end = offset + len(piece.text)
         other = told.get(offset)
         if end > shared or other is None or other.text != piece.text or piece.round == 0:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specollama.errors import MissingPackage
-from specollama.tools.bench.summary import Group, SideFigures
+from specollama.tools.bench.summary import ContestantFigures, PromptGroup
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +17,7 @@ _BAR_SPACE = 0.8  # of the distance between two kinds, that all their bars take 
 _LONGEST_DRAFT = 16  # places shown
 
 
-def draw(figures: Sequence[SideFigures], file: Path, title: str) -> None:
+def draw(figures: Sequence[ContestantFigures], file: Path, title: str) -> None:
     """Save a PNG: the speed-up by kind with its intervals, and how often each place of a draft was accepted.
 
     Replies to prompts that a side's engine had seen before have bars of their own, hatched.
@@ -36,7 +36,7 @@ def draw(figures: Sequence[SideFigures], file: Path, title: str) -> None:
     figure.savefig(file, dpi=150)
 
 
-def _draw_speed(axes: Axes, figures: Sequence[SideFigures]) -> None:
+def _draw_speed(axes: Axes, figures: Sequence[ContestantFigures]) -> None:
     kinds = list(dict.fromkeys(kind for side in figures for kind in side.kinds))
     series = [(side, seen) for side in figures for seen in (False, True) if side.seen_before or not seen]
     width = _BAR_SPACE / len(series)
@@ -57,7 +57,7 @@ def _draw_speed(axes: Axes, figures: Sequence[SideFigures]) -> None:
     axes.legend(fontsize="small")
 
 
-def _height(group: Group, seen: bool) -> float:
+def _height(group: PromptGroup, seen: bool) -> float:
     """The speed-up of first replies, or of those to prompts seen before; 0 where there is none."""
     if not seen:
         return group.speedup or 0
@@ -77,12 +77,12 @@ def _literal(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _label(side: SideFigures) -> str:
+def _label(side: ContestantFigures) -> str:
     identical = "" if side.identical_share is None else f", {side.identical_share:.0%} of texts identical"
     return f"{side.name}{identical}"
 
 
-def _draw_places(axes: Axes, figures: Sequence[SideFigures]) -> None:
+def _draw_places(axes: Axes, figures: Sequence[ContestantFigures]) -> None:
     for side in figures:
         counts = side.counts
         shares = [accepted / counts.rounds for accepted in counts.accepted_at[:_LONGEST_DRAFT] if counts.rounds]

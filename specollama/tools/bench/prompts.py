@@ -67,7 +67,7 @@ def load(path: Path) -> list[Prompt]:
     return prompts
 
 
-def spread(prompts: Sequence[Prompt], limit: int) -> list[Prompt]:
+def pick_evenly(prompts: Sequence[Prompt], limit: int) -> list[Prompt]:
     """The first `limit` prompts when one of each kind is taken in turn; in the order in which they were given."""
     kinds: dict[str, list[Prompt]] = {}
     for prompt in prompts:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from time import perf_counter_ns
 
 from specollama.spec_decode.events import Done, Event, Text, decode_rate, first_burst
-from specollama.tools.bench.comparison import Reply
+from specollama.tools.bench.comparison import CollectedReply
 
 
 @dataclass(slots=True)
-class Timed:
-    """A reply, gathered by `take` event by event as it comes. Durations in nanoseconds from `began`.
+class ReplyTiming:
+    """A reply, gathered by `observe` event by event as it comes. Durations in nanoseconds from `began`.
 
     Decoding is timed from the first *burst* on, and the tokens of that burst don't count. A burst is what one round
     settled (several tokens at one moment), or one token of a stream. The first one carries the reading of the prompt,
@@ -21,11 +21,11 @@ class Timed:
     """
 
     began: int = field(default_factory=perf_counter_ns)
-    reply: Reply = field(default_factory=Reply)
+    reply: CollectedReply = field(default_factory=CollectedReply)
     first_text: int | None = None
     end: int | None = None
 
-    def take(self, event: Event, now: int | None = None) -> None:
+    def observe(self, event: Event, now: int | None = None) -> None:
         """`now`: of the same clock as `began`; None: this moment."""
         elapsed = (perf_counter_ns() if now is None else now) - self.began
         if isinstance(event, Text):

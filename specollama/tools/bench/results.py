@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from specollama.tools.bench.environment import load, machine, versions
+from specollama.tools.bench.environment import environment, load_average, package_versions
 from specollama.tools.bench.prompts import Prompt
-from specollama.tools.bench.runner import Measured
-from specollama.tools.bench.summary import SideFigures, side_figures
-from specollama.tools.bench.systems import PLAIN, Sides
+from specollama.tools.bench.runner import Measurements
+from specollama.tools.bench.summary import ContestantFigures, contestant_figures
+from specollama.tools.bench.systems import PLAIN, Contestants
 
 FORMAT = 2
 """Goes up when a key changes its meaning."""
@@ -25,13 +25,13 @@ class Results:
     """A run's results and where they are kept. `options`: those of the call, and of every reply."""
 
     file: Path
-    measured: Measured
-    sides: Sides
+    measured: Measurements
+    sides: Contestants
     prompts: Sequence[Prompt]
     options: Mapping[str, Any]
     complete: bool = False
     began: datetime = field(default_factory=lambda: datetime.now(UTC))
-    machine: dict[str, Any] = field(default_factory=machine)
+    machine: dict[str, Any] = field(default_factory=environment)
 
     @property
     def names(self) -> list[str]:
@@ -39,31 +39,31 @@ class Results:
         return [str(model["name"]) for model in self.sides.models.values()]
 
     @property
-    def figures(self) -> list[SideFigures]:
-        return [side_figures(self.measured, name) for name in self.sides.sides if name != PLAIN]
+    def figures(self) -> list[ContestantFigures]:
+        return [contestant_figures(self.measured, name) for name in self.sides.by_name if name != PLAIN]
 
-    def save(self, figures: Sequence[SideFigures] = ()) -> None:
+    def save(self, figures: Sequence[ContestantFigures] = ()) -> None:
         """Write the file anew, whole or not at all; without `figures`, what was measured alone. Raises OSError."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.file.with_suffix(".part")
         temporary.write_text(json.dumps(self.as_object(figures), ensure_ascii=False, indent=1), encoding="utf-8")
         os.replace(temporary, self.file)
 
-    def keep(self, figures: Sequence[SideFigures]) -> None:
+    def save_partial(self, figures: Sequence[ContestantFigures]) -> None:
         """The last `save`; without a single measurement there is nothing to keep. Raises OSError."""
         if self.measured.measurements:
             self.save(figures)
         else:
             self.file.unlink(missing_ok=True)
 
-    def as_object(self, figures: Sequence[SideFigures]) -> dict[str, Any]:
+    def as_object(self, figures: Sequence[ContestantFigures]) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "complete": self.complete,
             "began": self.began.isoformat(timespec="seconds"),
             "saved": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": {**self.machine, "load_at_end": load()},
-            "versions": versions(),
+            "machine": {**self.machine, "load_at_end": load_average()},
+            "versions": package_versions(),
             "servers": self.sides.servers,
             "models": self.sides.models,
             "sides": self.sides.as_object(),

@@ -10,14 +10,14 @@ from typing import Any
 from specollama.backends.ollama.schema import Message
 from specollama.errors import EndpointError, ModelMissing, Unreachable
 from specollama.pairs.report import stats_object
-from specollama.pairs.request import Conversation
-from specollama.tools.bench.comparison import Reply
-from specollama.tools.bench.near_ties import Movements
+from specollama.pairs.request import ChatInput
+from specollama.tools.bench.comparison import CollectedReply
+from specollama.tools.bench.near_ties import GapDrift
 from specollama.tools.bench.prompts import Prompt
-from specollama.tools.bench.reply_timing import Timed
-from specollama.tools.bench.systems import PLAIN, Replies, Side
+from specollama.tools.bench.reply_timing import ReplyTiming
+from specollama.tools.bench.systems import PLAIN, Contestant, ReplySource
 
-TOLD = 5
+TOP_LOGPROBS = 5
 """Most probable tokens that plain is asked for: two make the gap, the others catch those that changed places."""
 
 _WARMING = "Hello."
@@ -25,26 +25,26 @@ _WARMING = "Hello."
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """One turn of a prompt. `said`: the user's turns up to it."""
+class BenchPrompt:
+    """One turn of a prompt. `user_turns`: the user's turns up to it."""
 
     id: str
     category: str
-    said: tuple[str, ...]
+    user_turns: tuple[str, ...]
 
-    def conversation(self, answers: Sequence[str], options: Mapping[str, Any], top: int = 0) -> Conversation:
+    def conversation(self, answers: Sequence[str], options: Mapping[str, Any], top: int = 0) -> ChatInput:
         """`answers`: to the turns before, the same for every side."""
-        messages = [Message(role="user", content=self.said[0])]
-        for answer, said in zip(answers, self.said[1:], strict=True):
+        messages = [Message(role="user", content=self.user_turns[0])]
+        for answer, said in zip(answers, self.user_turns[1:], strict=True):
             messages += [Message(role="assistant", content=answer), Message(role="user", content=said)]
-        return Conversation(messages, options, top_logprobs=top)
+        return ChatInput(messages, options, top_logprobs=top)
 
 
-def questions(prompt: Prompt, turns: int) -> list[Question]:
+def prompt_turns(prompt: Prompt, turns: int) -> list[BenchPrompt]:
     """The first `turns` turns of a prompt, each to be answered after those before it."""
     count = min(turns, len(prompt.turns))
     names = [prompt.id if count == 1 else f"{prompt.id}.{number}" for number in range(1, count + 1)]
-    return [Question(name, prompt.category, prompt.turns[:number]) for number, name in enumerate(names, 1)]
+    return [BenchPrompt(name, prompt.category, prompt.turns[:number]) for number, name in enumerate(names, 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,13 @@ class Measurement:
     question: str
     category: str
     repeat: int
-    timed: Timed
+    timed: ReplyTiming
     fault: str = ""
     seen_before: bool = False
     prompt_cached: bool = False
 
     @property
-    def reply(self) -> Reply:
+    def reply(self) -> CollectedReply:
         return self.timed.reply
 
     def as_object(self) -> dict[str, Any]:
@@ -93,16 +93,16 @@ class Measurement:
 
 
 @dataclass(slots=True)
-class Measured:
-    """What a run has measured so far. `told`: plain's replies with their most probable tokens, by question.
+class Measurements:
+    """What a run has measured so far. `plain_replies`: plain's replies with their most probable tokens, by question.
 
     `untold`: why such a reply didn't come, so that gaps aren't known.
     """
 
     measurements: list[Measurement] = field(default_factory=list)
-    told: dict[str, Reply] = field(default_factory=dict)
+    plain_replies: dict[str, CollectedReply] = field(default_factory=dict)
     untold: dict[str, str] = field(default_factory=dict)
-    movements: dict[str, Movements] = field(default_factory=dict)  # by side
+    gap_drifts: dict[str, GapDrift] = field(default_factory=dict)  # by side
 
     def of(self, side: str, question: str) -> list[Measurement]:
         return [each for each in self.measurements if (each.side, each.question) == (side, question)]
@@ -113,17 +113,17 @@ class Measured:
 
 
 @dataclass(slots=True)
-class Run:
+class BenchRun:
     """One benchmark. `options`: of every reply; `note` is told what is done at the moment."""
 
-    sides: Mapping[str, Side]
+    sides: Mapping[str, Contestant]
     options: Mapping[str, Any]
     repeat: int
-    measured: Measured
+    measured: Measurements
     note: Callable[[str], None] = lambda what: None
     _asked: set[tuple[str, str]] = field(default_factory=set)  # questions by the engines that may remember them
 
-    async def load(self) -> None:
+    async def warm_up(self) -> None:
         """A token of every side, not counted: models are loaded, and timed where that wasn't done yet.
 
         Raises EndpointError.
@@ -133,13 +133,13 @@ class Run:
             async with side.fresh(again=False) as replies:
                 await self._warm_up(replies)
 
-    async def ask(self, prompt: Prompt, turns: int) -> None:
+    async def run_prompt(self, prompt: Prompt, turns: int) -> None:
         """Every turn of a prompt, `repeat` times to all sides in turn; plain's answers make the conversation.
 
         Raises Unreachable, ModelMissing and UsageErrors; another failure of a server is kept as a fault of the reply.
         """
         answers: list[str] = []
-        asked = questions(prompt, turns)
+        asked = prompt_turns(prompt, turns)
         for place, question in enumerate(asked):
             answer = await self._measure(question, answers)
             if not answer:
@@ -147,7 +147,7 @@ class Run:
                 return
             answers.append(answer)
 
-    async def _measure(self, question: Question, answers: Sequence[str]) -> str:
+    async def _measure(self, question: BenchPrompt, answers: Sequence[str]) -> str:
         """All replies to a question; plain's first answer, which is the next turn's: "" where there is none.
 
         Where plain's first reply fails, no other is asked for.
@@ -167,7 +167,7 @@ class Run:
         return first.reply.answer
 
     async def _reply(
-        self, name: str, side: Side, question: Question, answers: Sequence[str], repeat: int
+        self, name: str, side: Contestant, question: BenchPrompt, answers: Sequence[str], repeat: int
     ) -> Measurement:
         cached = side.remembers and (side.engine, question.id) in self._asked
         seen = side.remembers and repeat > 0
@@ -176,7 +176,7 @@ class Run:
             self._asked.add((side.engine, question.id))
         return Measurement(name, question.id, question.category, repeat, timed, fault, seen, cached)
 
-    async def _tell(self, question: Question, answers: Sequence[str], plain: Reply) -> None:
+    async def _tell(self, question: BenchPrompt, answers: Sequence[str], plain: CollectedReply) -> None:
         """Learn plain's most probable tokens, and how far the sides' gaps lie from them.
 
         After all timed replies: none finds the prompt read for it, and plain isn't slowed by telling its tokens. A
@@ -185,36 +185,36 @@ class Run:
         told = plain
         if not any(piece.top for piece in plain.pieces):
             self.note(f"{question.id}: plain's most probable tokens")
-            asked = question.conversation(answers, self.options, TOLD)
+            asked = question.conversation(answers, self.options, TOP_LOGPROBS)
             timed, fault = await self._kept(self.sides[PLAIN], asked, again=True)
             if fault:
                 self.measured.untold[question.id] = fault
                 return
             told = timed.reply
-        self.measured.told[question.id] = told
+        self.measured.plain_replies[question.id] = told
         for name in self.sides:
             if name != PLAIN:
-                moved = self.measured.movements.setdefault(name, Movements())
+                moved = self.measured.gap_drifts.setdefault(name, GapDrift())
                 for found in self.measured.of(name, question.id):
-                    moved.learn(told, found.reply)
+                    moved.observe(told, found.reply)
 
-    def _give_up(self, questions: Sequence[Question], unanswered: Question, but: str = "") -> None:
+    def _give_up(self, questions: Sequence[BenchPrompt], unanswered: BenchPrompt, but: str = "") -> None:
         """Questions that aren't asked of the sides (all `but` one), since plain has no answer to `unanswered`."""
         why = f"not asked: plain has no answer to {unanswered.id}"
         for question in questions:
             for name in self.sides:
                 if name != but:
                     self.measured.measurements.append(
-                        Measurement(name, question.id, question.category, 0, Timed(), why)
+                        Measurement(name, question.id, question.category, 0, ReplyTiming(), why)
                     )
 
-    async def _kept(self, side: Side, conversation: Conversation, *, again: bool) -> tuple[Timed, str]:
+    async def _kept(self, side: Contestant, conversation: ChatInput, *, again: bool) -> tuple[ReplyTiming, str]:
         """A reply as far as it came, of the side as it is after a fresh start, and why it came no further."""
-        timed = Timed()
+        timed = ReplyTiming()
         try:
             async with side.fresh(again=again) as replies:
                 await self._warm_up(replies)
-                timed = Timed()  # whose clock begins now
+                timed = ReplyTiming()  # whose clock begins now
                 await _answer(replies, conversation, timed)
         except (Unreachable, ModelMissing):
             raise
@@ -222,18 +222,18 @@ class Run:
             return timed, str(error)
         return timed, ""
 
-    async def _warm_up(self, replies: Replies) -> None:
-        conversation = Conversation([Message(role="user", content=_WARMING)], {**self.options, "num_predict": 1})
-        await _answer(replies, conversation, Timed())
+    async def _warm_up(self, replies: ReplySource) -> None:
+        conversation = ChatInput([Message(role="user", content=_WARMING)], {**self.options, "num_predict": 1})
+        await _answer(replies, conversation, ReplyTiming())
 
 
-async def _answer(replies: Replies, conversation: Conversation, timed: Timed) -> None:
+async def _answer(replies: ReplySource, conversation: ChatInput, timed: ReplyTiming) -> None:
     async with aclosing(replies.reply(conversation)) as events:
         async for event in events:
-            timed.take(event)
+            timed.observe(event)
 
 
-def faults(pairs: Sequence[tuple[Measurement, Measurement]]) -> Iterator[str]:
+def comparison_faults(pairs: Sequence[tuple[Measurement, Measurement]]) -> Iterator[str]:
     """What makes a factor of these (plain, side) pairs meaningless, each fault once."""
     found = {fault: None for plain, side in pairs for fault in (_fault(plain, side), _fault(side, plain)) if fault}
     yield from found

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from specollama.spec_decode.metrics import Stats
-from specollama.tools.bench.comparison import Comparison, gap_where_parted
+from specollama.tools.bench.comparison import Comparison, gap_at_difference
 from specollama.tools.bench.intervals import (
     Interval,
     Pair,
@@ -22,8 +22,8 @@ from specollama.tools.bench.intervals import (
     pairs_interval,
     ratio_of_medians,
 )
-from specollama.tools.bench.near_ties import Movements
-from specollama.tools.bench.runner import Measured, Measurement, faults
+from specollama.tools.bench.near_ties import GapDrift
+from specollama.tools.bench.runner import Measurement, Measurements, comparison_faults
 from specollama.tools.bench.systems import AGAINST, PLAIN
 
 
@@ -105,7 +105,7 @@ class PromptFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PromptGroup:
     """The prompts of a kind, or all of them."""
 
     prompts: tuple[PromptFigures, ...]
@@ -188,16 +188,18 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class SideFigures(Group):
+class ContestantFigures(PromptGroup):
     """All prompts on one side, and the bound below which a gap is a near-tie."""
 
     name: str = ""
-    bound: Movements = field(default_factory=Movements)
+    bound: GapDrift = field(default_factory=GapDrift)
 
     @property
-    def kinds(self) -> dict[str, Group]:
+    def kinds(self) -> dict[str, PromptGroup]:
         names = dict.fromkeys(prompt.category for prompt in self.prompts)
-        return {name: Group(tuple(prompt for prompt in self.prompts if prompt.category == name)) for name in names}
+        return {
+            name: PromptGroup(tuple(prompt for prompt in self.prompts if prompt.category == name)) for name in names
+        }
 
     @property
     def routes(self) -> Counter[str]:
@@ -239,22 +241,22 @@ class SideFigures(Group):
         }
 
 
-def side_figures(measured: Measured, side: str) -> SideFigures:
+def contestant_figures(measured: Measurements, side: str) -> ContestantFigures:
     """What was measured of a side, beside plain."""
-    bound = measured.movements.get(side, Movements())
+    bound = measured.gap_drifts.get(side, GapDrift())
     prompts = [_prompt(measured, side, question, kind, bound) for question, kind in measured.questions().items()]
-    return SideFigures(tuple(prompts), name=side, bound=bound)
+    return ContestantFigures(tuple(prompts), name=side, bound=bound)
 
 
-def _prompt(measured: Measured, side: str, question: str, category: str, bound: Movements) -> PromptFigures:
+def _prompt(measured: Measurements, side: str, question: str, category: str, bound: GapDrift) -> PromptFigures:
     pairs = list(zip(measured.of(PLAIN, question), measured.of(side, question), strict=False))
     first = [(plain, each) for plain, each in pairs if not each.seen_before]
-    told = measured.told.get(question)
+    told = measured.plain_replies.get(question)
     counts = _added(each.reply.stats for _, each in first)
     routes = tuple(_route(each) for _, each in pairs)
     if not pairs:
         return PromptFigures(question, category, "not measured")
-    if found := "; ".join(faults(pairs)):
+    if found := "; ".join(comparison_faults(pairs)):
         return PromptFigures(question, category, found, counts=counts, routes=routes)
     differences = [_difference(plain, each, told, bound) for plain, each in pairs]
     seen = [(plain, each) for plain, each in pairs if each.seen_before]
@@ -328,13 +330,13 @@ def _route(measurement: Measurement) -> str:
     return f"{stats.route} ({stats.reason})" if stats.reason else str(stats.route)
 
 
-def _difference(plain: Measurement, side: Measurement, told: Any, bound: Movements) -> Difference | None:
+def _difference(plain: Measurement, side: Measurement, told: Any, bound: GapDrift) -> Difference | None:
     comparison = Comparison(side.reply, plain.reply)
     offset = comparison.first_difference
     if offset is None:
         return None
     same_so_far = told is not None and told.text[:offset] == plain.reply.text[:offset]
-    gaps = [comparison.gap, gap_where_parted(told, side.reply) if same_so_far else None]
+    gaps = [comparison.gap, gap_at_difference(told, side.reply) if same_so_far else None]
     gap = max((gap for gap in gaps if gap is not None), default=None)
     return Difference(side.repeat, offset, gap, None if gap is None else gap < bound.bound)
 

@@ -15,9 +15,9 @@ from specollama.backends.engines.detect import detect
 from specollama.backends.engines.llama_server import LlamaServer
 from specollama.backends.ollama import model_store
 from specollama.backends.ollama.client import OllamaServer
-from specollama.backends.ollama.model_info import describe, passed_on
-from specollama.backends.ollama.request_bodies import Requests
-from specollama.config.settings import DraftRef, FileRef, Lookup, ModelRef, PairSettings
+from specollama.backends.ollama.model_info import fetch_model_info, forwarded_options
+from specollama.backends.ollama.request_bodies import RequestTemplate
+from specollama.config.settings import DraftRef, FileRef, ModelRef, PairSettings, PromptLookup
 from specollama.errors import (
     BrokenReply,
     EndpointError,
@@ -29,25 +29,25 @@ from specollama.errors import (
     one_line,
 )
 from specollama.pairs.pair import Pair
-from specollama.pairs.request import Conversation
+from specollama.pairs.request import ChatInput
 from specollama.pairs.routes.local import target_file
-from specollama.pairs.routes.native import started
+from specollama.pairs.routes.native import with_start_advice
 from specollama.spec_decode.events import Done, Event, Text
 from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import Origin, Route, SamplingOptions
-from specollama.tools.bench.fresh import LearntState, load, unload
+from specollama.tools.bench.fresh import LearnedState, load, unload
 
 PLAIN = str(Route.PLAIN)
 AGAINST = "against"
 
 
-class Replies(Protocol):
+class ReplySource(Protocol):
     """What answers a conversation with the events of a reply, like a pair."""
 
-    def reply(self, conversation: Conversation) -> AsyncGenerator[Event, None]: ...
+    def reply(self, conversation: ChatInput) -> AsyncGenerator[Event, None]: ...
 
 
-class Side(Protocol):
+class Contestant(Protocol):
     """One of those that are compared.
 
     `engine`: the URL of what runs the target; "" where it is opened in process for each reply. `remembers`: that
@@ -61,7 +61,7 @@ class Side(Protocol):
     @property
     def remembers(self) -> bool: ...
 
-    def fresh(self, *, again: bool) -> AbstractAsyncContextManager[Replies]:
+    def fresh(self, *, again: bool) -> AbstractAsyncContextManager[ReplySource]:
         """Started afresh, as far as it can be. `again`: the next reply repeats one.
 
         Raises EndpointError.
@@ -70,20 +70,20 @@ class Side(Protocol):
 
 
 @dataclass(slots=True)
-class Sides:
+class Contestants:
     """All sides, by name, plain first; `models` and `servers` are what the results say of them."""
 
-    sides: dict[str, Side] = field(default_factory=dict)
+    by_name: dict[str, Contestant] = field(default_factory=dict)
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
     servers: dict[str, str] = field(default_factory=dict)  # by URL: what runs there, with its version
 
     def as_object(self) -> dict[str, dict[str, Any]]:
         """How each side begins its replies."""
-        return {name: {"engine": side.engine, "remembers": side.remembers} for name, side in self.sides.items()}
+        return {name: {"engine": side.engine, "remembers": side.remembers} for name, side in self.by_name.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class PairSide:
+class PairContestant:
     """A pair on one route, opened anew for each reply.
 
     `served`: its models in the memory of an Ollama, which unloads them before each reply (but where it `remembers`).
@@ -91,13 +91,13 @@ class PairSide:
 
     settings: PairSettings
     environ: Mapping[str, str]
-    state: LearntState
+    state: LearnedState
     engine: str
     served: tuple[ModelRef, ...]
     remembers: bool
 
     @asynccontextmanager
-    async def fresh(self, *, again: bool) -> AsyncGenerator[Replies, None]:
+    async def fresh(self, *, again: bool) -> AsyncGenerator[ReplySource, None]:
         self.state.begin(again=again)
         if not self.remembers:
             for model in self.served:
@@ -108,23 +108,23 @@ class PairSide:
         async with Pair(self.settings, self.environ, self.state.folder) as pair:
             yield pair
 
-    def _requests(self, model: ModelRef) -> Requests:
+    def _requests(self, model: ModelRef) -> RequestTemplate:
         kept = self.settings.keep_alive
-        return Requests(model.model, SamplingOptions(), passed_on(self.settings.options), kept)
+        return RequestTemplate(model.model, SamplingOptions(), forwarded_options(self.settings.options), kept)
 
 
-async def open_sides(
+async def open_contestants(
     settings: PairSettings,
     routes: list[Route],
     against: ModelRef | None,
     environ: Mapping[str, str],
     stack: AsyncExitStack,
-) -> Sides:
+) -> Contestants:
     """Look for plain, the pair on each of the routes, and the engine at `against`; `stack` closes what is opened.
 
     Raises EndpointError where a server or model isn't there, UsageError where a route needs a draft model.
     """
-    found = Sides()
+    found = Contestants()
     compared = [Route.PLAIN, *(route for route in routes if route is not Route.PLAIN)]
     await _describe(found, settings, environ)
     if Route.NATIVE in compared:
@@ -132,16 +132,16 @@ async def open_sides(
     folder = Path(stack.enter_context(TemporaryDirectory(prefix="specollama-bench-")))
     opening = _Opening(environ, folder)
     for route in compared:
-        found.sides[str(route)] = await opening.side(str(route), _on(settings, route))
+        found.by_name[str(route)] = await opening.side(str(route), _on(settings, route))
     if against is not None:
-        found.sides[AGAINST] = await _open_against(found, against, settings, opening, stack)
+        found.by_name[AGAINST] = await _open_against(found, against, settings, opening, stack)
     return found
 
 
 def _on(settings: PairSettings, route: Route) -> PairSettings:
     """The pair on this route. A plain reply by a file opens no draft model."""
     alone = route is Route.PLAIN and isinstance(settings.target, FileRef)
-    return replace(settings, drafts=(), route=route) if alone else settings.override(route=route)
+    return replace(settings, drafts=(), route=route) if alone else settings.with_overrides(route=route)
 
 
 @dataclass(slots=True)
@@ -152,20 +152,20 @@ class _Opening:
     folder: Path
     _unloads: dict[tuple[str, str], bool] = field(default_factory=dict)  # by URL and model
 
-    async def side(self, name: str, settings: PairSettings) -> PairSide:
+    async def side(self, name: str, settings: PairSettings) -> PairContestant:
         """Raises Unreachable."""
         state = self.folder / name
         state.mkdir()
         served = served_models(settings, self.environ)
         engine = next((model.endpoint.url for model in served if model not in settings.drafts), "")
         unloads = [await self._unloaded(model) for model in served]
-        return PairSide(settings, self.environ, LearntState(state), engine, served, remembers=not all(unloads))
+        return PairContestant(settings, self.environ, LearnedState(state), engine, served, remembers=not all(unloads))
 
     async def _unloaded(self, model: ModelRef) -> bool:
         """Whether the model's server unloads it when told to."""
         key = (model.endpoint.url, model.model)
         if key not in self._unloads:
-            self._unloads[key] = not model.scored and await unload(model, self.environ)
+            self._unloads[key] = not model.is_scoring_engine and await unload(model, self.environ)
         return self._unloads[key]
 
 
@@ -194,12 +194,12 @@ def _opened_here(settings: PairSettings, environ: Mapping[str, str]) -> bool:
 
 def _in_store(model: ModelRef, environ: Mapping[str, str]) -> bool:
     try:
-        return model_store.weights(model.model, environ) is not None
+        return model_store.find_weights(model.model, environ) is not None
     except RunError:
         return False
 
 
-async def _describe(found: Sides, settings: PairSettings, environ: Mapping[str, str]) -> None:
+async def _describe(found: Contestants, settings: PairSettings, environ: Mapping[str, str]) -> None:
     """Look the pair's models up. Raises EndpointError where one isn't there, UsageError for a file that isn't."""
     found.models["target"] = await _described(found, settings.target, environ)
     for number, draft in enumerate(settings.drafts, 1):
@@ -207,16 +207,16 @@ async def _describe(found: Sides, settings: PairSettings, environ: Mapping[str, 
         found.models[role] = await _described(found, draft, environ)
 
 
-async def _described(found: Sides, model: DraftRef, environ: Mapping[str, str]) -> dict[str, Any]:
+async def _described(found: Contestants, model: DraftRef, environ: Mapping[str, str]) -> dict[str, Any]:
     if isinstance(model, FileRef):
         return {"name": model.model, "path": str(model.path), "digest": await asyncio.to_thread(_digest, model.path)}
-    if isinstance(model, Lookup):
+    if isinstance(model, PromptLookup):
         return {"name": str(model)}
     at = model.endpoint
-    api = model.api if model.scored else None
-    async with OllamaServer(at.url, **at.reaching(environ)) as server:
+    api = model.api if model.is_scoring_engine else None
+    async with OllamaServer(at.url, **at.connection_settings(environ)) as server:
         try:
-            known = None if api else await describe(server, model.model)
+            known = None if api else await fetch_model_info(server, model.model)
         except (Refused, ModelMissing, BrokenReply):
             if not (api := await detect(at, environ)):
                 raise
@@ -230,14 +230,14 @@ async def _described(found: Sides, model: DraftRef, environ: Mapping[str, str]) 
     return {"name": known.name, "url": at.url, "digest": known.digest, "quantisation": quantisation}
 
 
-async def _describe_native(found: Sides, settings: PairSettings, environ: Mapping[str, str]) -> None:
+async def _describe_native(found: Contestants, settings: PairSettings, environ: Mapping[str, str]) -> None:
     """Raises Unreachable where the native server isn't there: plain replies would be taken for its own."""
     at = settings.native
-    async with OllamaServer(at.url, **at.reaching(environ)) as server:
+    async with OllamaServer(at.url, **at.connection_settings(environ)) as server:
         try:
             found.servers[at.url] = f"Ollama {await server.version()} (drafting by itself)"
         except Unreachable as error:
-            raise Unreachable(started(str(error), settings.name), url=at.url) from error
+            raise Unreachable(with_start_advice(str(error), settings.name), url=at.url) from error
 
 
 def _digest(file: Path) -> str:
@@ -249,11 +249,11 @@ def _digest(file: Path) -> str:
 
 
 async def _open_against(
-    found: Sides, against: ModelRef, settings: PairSettings, opening: _Opening, stack: AsyncExitStack
-) -> Side:
+    found: Contestants, against: ModelRef, settings: PairSettings, opening: _Opening, stack: AsyncExitStack
+) -> Contestant:
     """An Ollama, which answers /api/version, or else a llama-server, which answers /props."""
     at, environ = against.endpoint, opening.environ
-    async with OllamaServer(at.url, **at.reaching(environ)) as ollama:
+    async with OllamaServer(at.url, **at.connection_settings(environ)) as ollama:
         try:
             version = await ollama.version()
         except Unreachable as error:
@@ -264,7 +264,7 @@ async def _open_against(
     if version:
         found.models[AGAINST] = await _described(found, against, environ)
         return await opening.side(AGAINST, replace(settings, target=against, drafts=(), route=Route.PLAIN))
-    server = await stack.enter_async_context(LlamaServer(at.url, **at.reaching(environ)))
+    server = await stack.enter_async_context(LlamaServer(at.url, **at.connection_settings(environ)))
     try:
         props = await server.props()
     except (BrokenReply, Refused) as error:
@@ -275,11 +275,11 @@ async def _open_against(
     found.servers[at.url] = f"llama-server {props.build_info}".strip()
     found.models[AGAINST] = {"name": props.model_path, "url": at.url, "digest": ""}
     plain = await stack.enter_async_context(Pair(_on(settings, Route.PLAIN), environ, opening.folder))
-    return LlamaServerSide(server, plain, at.url)
+    return LlamaServerContestant(server, plain, at.url)
 
 
 @dataclass(frozen=True, slots=True)
-class LlamaServerSide:
+class LlamaServerContestant:
     """A llama-server that renders and speculates by itself, asked for what plain is asked for.
 
     It is somebody else's, and goes on as it is from one reply to the next. `plain` is asked for nothing but its
@@ -292,13 +292,13 @@ class LlamaServerSide:
     remembers: bool = True
 
     @asynccontextmanager
-    async def fresh(self, *, again: bool) -> AsyncGenerator[Replies, None]:
+    async def fresh(self, *, again: bool) -> AsyncGenerator[ReplySource, None]:
         yield self
 
-    async def reply(self, conversation: Conversation) -> AsyncGenerator[Event, None]:
+    async def reply(self, conversation: ChatInput) -> AsyncGenerator[Event, None]:
         """Text by read of the connection: what its engine settled at once mostly comes in one."""
         options = await self.plain.sampling(conversation)  # as plain's server has them
-        prompt = await self.server.prompt_of([message.body() for message in conversation.messages])
+        prompt = await self.server.render_prompt([message.body() for message in conversation.messages])
         async with aclosing(self.server.complete(prompt, options)) as chunks:
             async for chunk in chunks:
                 if chunk.content:

@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from specollama.config.settings import PairSettings
-from specollama.pairs.request import Conversation
-from specollama.pairs.trace.recorder import TraceFile, replied
+from specollama.pairs.request import ChatInput
+from specollama.pairs.trace.recorder import TraceFile, traced_reply
 from specollama.spec_decode.events import Event
-from specollama.tools.bench.systems import Replies, Side
+from specollama.tools.bench.systems import Contestant, ReplySource
 
 
 @dataclass(slots=True)
-class Labels:
+class TraceLabels:
     """What is done at the moment, which the next reply's trace is labelled with."""
 
     note: Callable[[str], None]
@@ -26,13 +26,13 @@ class Labels:
 
 
 @dataclass(frozen=True, slots=True)
-class TracedSide:
+class TracedContestant:
     """A side as it is. Log-probabilities aren't asked for: that would slow the replies that are timed."""
 
-    side: Side
+    side: Contestant
     settings: PairSettings
     trace: TraceFile
-    labels: Labels
+    labels: TraceLabels
 
     @property
     def engine(self) -> str:
@@ -43,18 +43,18 @@ class TracedSide:
         return self.side.remembers
 
     @asynccontextmanager
-    async def fresh(self, *, again: bool) -> AsyncGenerator[Replies, None]:
+    async def fresh(self, *, again: bool) -> AsyncGenerator[ReplySource, None]:
         async with self.side.fresh(again=again) as replies:
-            yield TracedReplies(replies, self)
+            yield TracedReplySource(replies, self)
 
 
 @dataclass(frozen=True, slots=True)
-class TracedReplies:
+class TracedReplySource:
     """What a traced side answers with."""
 
-    replies: Replies
-    of: TracedSide
+    replies: ReplySource
+    of: TracedContestant
 
-    def reply(self, conversation: Conversation) -> AsyncGenerator[Event, None]:
+    def reply(self, conversation: ChatInput) -> AsyncGenerator[Event, None]:
         side = self.of
-        return replied(self.replies, conversation, side.settings, side.trace, side.labels.doing)
+        return traced_reply(self.replies, conversation, side.settings, side.trace, side.labels.doing)

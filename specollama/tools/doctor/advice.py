@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from shlex import quote
 
-from specollama.config.validation import dotted
+from specollama.config.validation import dotted_key
 from specollama.spec_decode.types import Route
 from specollama.tools.doctor.findings import Advice, LanesFinding, PairFindings, RouteFinding, ServerFinding
 
@@ -41,7 +41,7 @@ def server_advice(server: ServerFinding) -> Iterator[Advice]:
             yield Advice(share, server.url, "give a smaller num_ctx, or take a smaller model or quantisation")
 
 
-def advise(found: PairFindings) -> list[Advice]:
+def give_advice(found: PairFindings) -> list[Advice]:
     """All that is worth changing for a pair, what prevents speculation first."""
     if found.elsewhere:
         words = f"{found.target} is served by {found.elsewhere}, whose route is scoring"
@@ -92,7 +92,7 @@ def _contexts(found: PairFindings) -> Iterator[Advice]:
     if target and draft and draft < target:
         words = f"{found.draft} has a context of {draft} tokens, {found.target} one of {target}"
         where = found.draft_server.url if found.draft_server else found.name
-        lines = (f"[{dotted('pairs', found.name, 'options')}]", f"num_ctx = {target}") if found.name else ()
+        lines = (f"[{dotted_key('pairs', found.name, 'options')}]", f"num_ctx = {target}") if found.name else ()
         do = "set num_ctx for both" if found.name else f"give --num-ctx {target}"
         yield Advice(words, where, f"beyond it nothing is drafted: {do}", lines=lines)
 
@@ -144,7 +144,7 @@ def _routes(found: PairFindings) -> Iterator[Advice]:
         now = f", expected at {chosen.speedup:.2f}x," if chosen and chosen.speedup else ""
         yield Advice(
             f"route {found.route}{now} is set; {best.route} is expected at {best.speedup:.2f}x",
-            dotted("pairs", found.name, "route"),
+            dotted_key("pairs", found.name, "route"),
             f"set route = {_quoted(best.route)}, or leave it to auto",
             lines=(f"route = {_quoted(best.route)}",),
         )

@@ -4,35 +4,35 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
-from specollama.backends.ollama.model_info import Model
-from specollama.backends.ollama.tokenizer import vocabulary_of
+from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
+from specollama.backends.ollama.model_info import ModelInfo
+from specollama.backends.ollama.tokenizer import load_tokenizer
 from specollama.errors import EndpointError
 from specollama.pairs.feasibility import why_not_split
 from specollama.pairs.pair import Pair
-from specollama.pairs.tokenizers import Tokenizers
+from specollama.pairs.tokenizers import TokenizerMatch
 from specollama.tools.doctor.findings import PairFindings
-from specollama.tools.doctor.pair_status import said
+from specollama.tools.doctor.pair_status import tokenizers_text
 
 _HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
 
 
-async def with_fit(found: PairFindings, pair: Pair, target: Model, draft: Model) -> PairFindings:
+async def with_compatibility(found: PairFindings, pair: Pair, target: ModelInfo, draft: ModelInfo) -> PairFindings:
     """What was found, and how the models fit. Rendering a chat loads them."""
     tokenizers = await pair.tokenizers(target, draft)
     split = why_not_split(target, tokenizers.target)
     ours, theirs = await _rendered(target), await _rendered(draft)
     return replace(
         found,
-        tokenizers=said(tokenizers),
+        tokenizers=tokenizers_text(tokenizers),
         templates=_compared(ours, theirs),
         delimiters=await _delimiters(ours, tokenizers, draft),
-        thinking=split or ("marks its thinking" if target.thinks else "doesn't think"),
+        thinking=split or ("marks its thinking" if target.can_think else "doesn't think"),
         faults=(split,) if split else (),
     )
 
 
-async def _rendered(model: Model) -> str | None:
+async def _rendered(model: ModelInfo) -> str | None:
     """A chat as the model's own template writes it; None where its server doesn't tell."""
     try:
         return await model.server.render({"model": model.name, **_HELLO})
@@ -46,22 +46,22 @@ def _compared(ours: str | None, theirs: str | None) -> str:
     return "same" if ours.strip() == theirs.strip() else "different: the draft is shown the target's"
 
 
-async def _delimiters(rendered: str | None, tokenizers: Tokenizers, draft: Model) -> str:
+async def _delimiters(rendered: str | None, tokenizers: TokenizerMatch, draft: ModelInfo) -> str:
     """Whether the control tokens around the turns of the target's chat are ones for the draft, too."""
     if rendered is None or tokenizers.target is None:
         return "not known"
     if tokenizers.same:
         return "fit"
-    vocabulary = await vocabulary_of(draft)
-    if not isinstance(vocabulary, LlamaVocabulary):
+    vocabulary = await load_tokenizer(draft)
+    if not isinstance(vocabulary, LlamaTokenizer):
         return "not known"
     try:
-        return unknown_markers(tokenizers.target.markers(rendered), vocabulary)
+        return unknown_markers(tokenizers.target.control_tokens_in(rendered), vocabulary)
     finally:
         vocabulary.close()
 
 
-def unknown_markers(markers: tuple[str, ...], draft: LlamaVocabulary) -> str:
+def unknown_markers(markers: tuple[str, ...], draft: LlamaTokenizer) -> str:
     """Which of the target's control tokens are mere text for the draft."""
-    unknown = [marker for marker in markers if draft.markers(marker) != (marker,)]
+    unknown = [marker for marker in markers if draft.control_tokens_in(marker) != (marker,)]
     return f"not ones of the draft's: {', '.join(unknown)}" if unknown else "fit"

@@ -23,9 +23,9 @@ class Change:
     why: str
 
 
-def changes(found: PairFindings, settings: PairSettings) -> list[Change]:
+def config_changes(found: PairFindings, settings: PairSettings) -> list[Change]:
     """What to write: only what differs from what holds now, and nothing where nothing was learnt of that."""
-    if unlearnt(found, settings):
+    if why_unchanged(found, settings):
         return []
     best = _chosen(found)
     wanted: dict[str, tuple[Any, str]] = {"route": (str(best.route), _why(best, found))}
@@ -38,7 +38,7 @@ def changes(found: PairFindings, settings: PairSettings) -> list[Change]:
     return [Change(key, now[key], *value) for key, value in wanted.items() if now[key] != value[0]]
 
 
-def unlearnt(found: PairFindings, settings: PairSettings) -> str:
+def why_unchanged(found: PairFindings, settings: PairSettings) -> str:
     """Why the pair is better left as it is: nothing was measured for or against its route. "" where something was."""
     known = {route.route: route for route in found.routes}
     if settings.route is Route.NATIVE and _speculates(found) and known[Route.NATIVE].speedup is None:
@@ -78,12 +78,12 @@ def _gains(best: RouteFinding) -> bool:
 def _why(best: RouteFinding, found: PairFindings) -> str:
     if best.route in (Route.PLAIN, Route.AUTO):
         return "no draft of this model is expected to gain here"
-    known = "measured" if found.acceptance and found.acceptance.measured else "assumed"
+    known = "measured" if found.acceptance and found.acceptance.is_measured else "assumed"
     rate = f"{found.acceptance.rate:.0%}" if found.acceptance else "an unknown share"
     return f"expected at {best.speedup:.2f}x, with {rate} accepted ({known})"
 
 
-def curve_changes(before: Mapping[int, float], after: Mapping[int, float]) -> list[str]:
+def cost_changes(before: Mapping[int, float], after: Mapping[int, float]) -> list[str]:
     """What passes cost now, and cost before where that was known, for some sizes."""
     sizes = [size for size in (1, 2, 4, 8, 16) if size in after]
     return [f"{size}: {_earlier(before.get(size))}{after[size] * 1000:.0f} ms" for size in sizes]

@@ -14,12 +14,12 @@ from tomlkit.exceptions import TOMLKitError
 
 from specollama.config.loading import Config
 from specollama.config.schema import ConfigTable
-from specollama.config.validation import Place, validated
+from specollama.config.validation import ConfigLocation, validate_table
 from specollama.errors import ConfigError, RunError, one_line
 from specollama.tools.doctor.suggestions import Suggestion
 
 
-def with_keys(text: str, pair: str, keys: Mapping[str, Any]) -> str:
+def set_pair_keys(text: str, pair: str, keys: Mapping[str, Any]) -> str:
     """The file's text with these keys of a pair set."""
     document = tomlkit.parse(text)
     table: Any = document["pairs"]
@@ -28,7 +28,7 @@ def with_keys(text: str, pair: str, keys: Mapping[str, Any]) -> str:
     return tomlkit.dumps(document)
 
 
-def with_pairs(text: str, pairs: Sequence[Suggestion]) -> tuple[str, list[str]]:
+def add_pairs(text: str, pairs: Sequence[Suggestion]) -> tuple[str, list[str]]:
     """The file's text with a table for each of the pairs that isn't there under its name; and the names added."""
     document = tomlkit.parse(text)
     known: Any = document.setdefault("pairs", tomlkit.table(is_super_table=True))
@@ -51,7 +51,7 @@ def _table(pair: Suggestion) -> Any:
     return table
 
 
-def read(path: Path) -> str:
+def read_config(path: Path) -> str:
     """The file's text; "" where there is none. Raises ConfigError where it can't be read."""
     try:
         return path.read_bytes().decode("utf-8-sig")
@@ -61,13 +61,13 @@ def read(path: Path) -> str:
         raise ConfigError(one_line(f"{path}: can't be read: {getattr(error, 'strerror', None) or error}")) from error
 
 
-def write(path: Path, text: str) -> None:
+def write_config(path: Path, text: str) -> None:
     """Put the text in the file's place, whole or not at all, once it is seen to be a valid configuration.
 
     Raises ConfigError where it isn't, RunError where it can't be written.
     """
     try:
-        Config(path, validated(ConfigTable, tomllib.loads(text), Place(path))).check()
+        Config(path, validate_table(ConfigTable, tomllib.loads(text), ConfigLocation(path))).validate()
     except (tomllib.TOMLDecodeError, TOMLKitError) as error:
         raise ConfigError(one_line(f"{path}: the changes don't fit into it: {error}")) from error
     real = path.resolve()  # a link stays one

@@ -11,26 +11,26 @@ from time import perf_counter
 from specollama.backends.engines.detect import detect
 from specollama.backends.llama_cpp.gguf_metadata import refuse_unreadable
 from specollama.backends.ollama.client import OllamaServer
-from specollama.backends.ollama.model_info import Model, context_length, describe
+from specollama.backends.ollama.model_info import ModelInfo, context_length, fetch_model_info
 from specollama.backends.ollama.schema import Message
 from specollama.config.settings import FileRef, ModelRef, PairSettings
 from specollama.errors import EndpointError, ModelMissing, RunError, SpecollamaError
 from specollama.pairs.feasibility import ReplyContext, model_obstacle
 from specollama.pairs.pair import Pair
-from specollama.pairs.request import Conversation
+from specollama.pairs.request import ChatInput
 from specollama.pairs.routes.local import LocalRoute, target_file
-from specollama.pairs.slots import DEFAULT_LANES
-from specollama.spec_decode.expected_speedup import Acceptance, always, counted
+from specollama.pairs.slots import DEFAULT_SLOTS
+from specollama.spec_decode.expected_speedup import AcceptanceProfile, constant_rate, from_counts
 from specollama.spec_decode.types import Route
 from specollama.tools import native_server
-from specollama.tools.bench.comparison import collect
-from specollama.tools.bench.prompts import built_in, spread
-from specollama.tools.doctor.compatibility import with_fit
+from specollama.tools.bench.comparison import collect_reply
+from specollama.tools.bench.prompts import built_in, pick_evenly
+from specollama.tools.doctor.compatibility import with_compatibility
 from specollama.tools.doctor.findings import LanesFinding, LocalFinding, NativeFinding, PairFindings
-from specollama.tools.doctor.pair_status import requests_of, survey
-from specollama.tools.doctor.route_forecast import ASSUMED, expectations
-from specollama.tools.doctor.servers import look
-from specollama.tools.doctor.slot_benchmark import lanes_or_why
+from specollama.tools.doctor.pair_status import pair_status, requests_of
+from specollama.tools.doctor.route_forecast import ASSUMED_ACCEPTANCE, forecast_routes
+from specollama.tools.doctor.servers import inspect_server
+from specollama.tools.doctor.slot_benchmark import slots_or_reason
 
 MEASURED_FOR = 30.0  # seconds of real prompts
 _PROMPTS, _TOKENS = 6, 48
@@ -39,7 +39,7 @@ _DRAFTED = 4  # tokens in a draft while acceptance is measured: those that aren'
 Note = Callable[[str], None]
 
 
-async def examine(
+async def examine_pair(
     settings: PairSettings, environ: Mapping[str, str], *, measure: bool = False, note: Note = lambda what: None
 ) -> PairFindings:
     """Look at a pair, load its models and time them. `measure`: ask real prompts as well, for half a minute.
@@ -50,12 +50,12 @@ async def examine(
         settings.name or "",
         str(settings.target),
         ", ".join(map(str, settings.drafts)),
-        asked_lanes=settings.lanes or DEFAULT_LANES,
+        asked_lanes=settings.lanes or DEFAULT_SLOTS,
         route=settings.route,
     )
     if isinstance(settings.target, FileRef):
         return await _of_files(found, settings, environ, measure=measure, note=note)
-    if settings.target.scored:
+    if settings.target.is_scoring_engine:
         return replace(found, elsewhere=str(settings.target.api))
     async with Pair(settings, environ) as pair:
         note("looking at the servers")
@@ -84,34 +84,34 @@ async def _of_servers(
     if missing:
         return replace(found, missing=missing)
     target, draft = models[0], models[1] if len(models) > 1 else None
-    in_effect = ReplyContext(settings, Conversation([]), target).in_effect
-    if (obstacle := model_obstacle(target, in_effect)) and not target.speculates_itself(in_effect):
+    in_effect = ReplyContext(settings, ChatInput([]), target).in_effect
+    if (obstacle := model_obstacle(target, in_effect)) and not target.speculates_natively(in_effect):
         return replace(found, faults=(obstacle,))
     found = await _with_lanes(found, pair, target, draft, note)
     if found.faults:
         return found
-    found = replace(found, target_server=await look(pair.target_server, settings.target.endpoint))
+    found = replace(found, target_server=await inspect_server(pair.target_server, settings.target.endpoint))
     return await _with_routes(found, settings, environ, target, measure=measure, note=note)
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
+class TuningResult:
     """What was found, and the costs of passes by model: before, and now."""
 
     found: PairFindings
     costs: Mapping[str, tuple[Mapping[int, float], Mapping[int, float]]]
 
 
-async def tune_pair(settings: PairSettings, environ: Mapping[str, str], note: Note) -> Tuned:
+async def tune_pair(settings: PairSettings, environ: Mapping[str, str], note: Note) -> TuningResult:
     """Measure everything anew, and keep it for the replies to come."""
     note("timing passes")
     target = settings.target.model if isinstance(settings.target, ModelRef) else None
     timed = await _costs_anew(settings, environ) if target is None or _opens(settings, environ, None) else {}
-    found = await examine(settings, environ, measure=True, note=note)
+    found = await examine_pair(settings, environ, measure=True, note=note)
     if isinstance(found.lanes, LanesFinding):
         note("timing rounds")
-        await survey(settings, environ, measure=True)  # what the route auto goes by
-    return Tuned(found, timed)
+        await pair_status(settings, environ, measure=True)  # what the route auto goes by
+    return TuningResult(found, timed)
 
 
 async def _costs_anew(
@@ -120,12 +120,12 @@ async def _costs_anew(
     """What passes of the pair's models cost in process, before and now; empty where they can't be opened."""
     route = LocalRoute(environ)
     try:
-        opened = await route.pair(replace(settings, route=Route.AUTO), settings.options)
+        opened = await route.open_models(replace(settings, route=Route.AUTO), settings.options)
         if isinstance(opened, str):
             return {}
         models = (opened.target, *opened.drafts)
         before = [model.costs.passes for model in models]
-        await opened.measure_anew()
+        await opened.remeasure()
         names = [str(settings.target), *(model.name for model in opened.drafts)]
         return {name: (old, model.costs.passes) for name, old, model in zip(names, before, models, strict=True)}
     except RunError:
@@ -151,40 +151,44 @@ async def _of_files(
 
 async def _with_servers(found: PairFindings, pair: Pair, settings: PairSettings) -> PairFindings:
     assert isinstance(settings.target, ModelRef)
-    target = await look(pair.target_server, settings.target.endpoint)
+    target = await inspect_server(pair.target_server, settings.target.endpoint)
     if settings.draft is None or pair.draft_server is None:
         return replace(found, target_server=target)
     if settings.draft.endpoint.url == settings.target.endpoint.url:
         return replace(found, target_server=target, draft_server=target)
-    return replace(found, target_server=target, draft_server=await look(pair.draft_server, settings.draft.endpoint))
+    return replace(
+        found, target_server=target, draft_server=await inspect_server(pair.draft_server, settings.draft.endpoint)
+    )
 
 
-async def _models(pair: Pair, settings: PairSettings) -> tuple[list[Model], tuple[str, ...]]:
+async def _models(pair: Pair, settings: PairSettings) -> tuple[list[ModelInfo], tuple[str, ...]]:
     """The target and, where a server has it, the draft; and the names of those that aren't there."""
     wanted = [(pair.target_server, settings.target.model)]
     if settings.draft and pair.draft_server:
         wanted.append((pair.draft_server, settings.draft.model))
-    found, missing = list[Model](), list[str]()
+    found, missing = list[ModelInfo](), list[str]()
     for server, name in wanted:
         try:
-            found.append(await describe(server, name))
+            found.append(await fetch_model_info(server, name))
         except ModelMissing:
             missing.append(name)
     return found, tuple(missing)
 
 
-async def _with_lanes(found: PairFindings, pair: Pair, target: Model, draft: Model | None, note: Note) -> PairFindings:
+async def _with_lanes(
+    found: PairFindings, pair: Pair, target: ModelInfo, draft: ModelInfo | None, note: Note
+) -> PairFindings:
     """How the models fit, and what the target's server does with rows."""
     if draft is None:
         alone = "prompt lookup drafts alone: `specollama pairs --measure` times the rows of its drafts"
-        return replace(found, lanes=alone if pair.settings.looks_up_alone else "no draft model is served")
+        return replace(found, lanes=alone if pair.settings.uses_lookup_alone else "no draft model is served")
     note("loading both models, and comparing them")
-    found = await with_fit(found, pair, target, draft)
+    found = await with_compatibility(found, pair, target, draft)
     if found.faults:
         return found
     note("timing requests")
     ours, theirs = requests_of(pair.settings, target, target), requests_of(pair.settings, draft, target)
-    lanes = await lanes_or_why(ours, target, theirs, draft)
+    lanes = await slots_or_reason(ours, target, theirs, draft)
     lengths = await context_length(target), await context_length(draft)
     return replace(found, lanes=lanes, context_lengths=lengths)
 
@@ -193,32 +197,32 @@ async def _with_routes(
     found: PairFindings,
     settings: PairSettings,
     environ: Mapping[str, str],
-    target: Model | None,
+    target: ModelInfo | None,
     *,
     measure: bool,
     note: Note,
 ) -> PairFindings:
     """What passes cost in process, how drafts fare, and what follows for each route."""
-    measured: Acceptance | str = ""
+    measured: AcceptanceProfile | str = ""
     if measure:
         note("asking real prompts")
         measured = await _acceptance(settings, environ, target)
     note("opening the models in process")
     local, kept = await local_finding(settings, environ, target)
-    acceptance = kept or (measured if isinstance(measured, Acceptance) else ASSUMED)
+    acceptance = kept or (measured if isinstance(measured, AcceptanceProfile) else ASSUMED_ACCEPTANCE)
     native = await _native(found, settings, environ) if target else None
-    routes = expectations(acceptance, local, found.lanes, native, found.asked_lanes)
+    routes = forecast_routes(acceptance, local, found.lanes, native, found.asked_lanes)
     unasked = measured if isinstance(measured, str) else ""
     return replace(found, local=local, native=native, acceptance=acceptance, unasked=unasked, routes=routes)
 
 
 async def local_finding(
-    settings: PairSettings, environ: Mapping[str, str], target: Model | None
-) -> tuple[LocalFinding | str, Acceptance | None]:
+    settings: PairSettings, environ: Mapping[str, str], target: ModelInfo | None
+) -> tuple[LocalFinding | str, AcceptanceProfile | None]:
     """What the opened pair's passes cost, and how its draft model has fared so far; or why it can't be opened."""
     route = LocalRoute(environ)
     try:
-        opened = await route.pair(replace(settings, route=Route.AUTO), settings.options, target)
+        opened = await route.open_models(replace(settings, route=Route.AUTO), settings.options, target)
     except SpecollamaError as error:
         return str(error), None
     if isinstance(opened, str):
@@ -226,18 +230,20 @@ async def local_finding(
     try:
         draft = opened.drafts[0] if opened.drafts else None
         step = draft.costs.passes[1] if draft else None
-        whole = opened.drafting.kept.models.get(draft.of_file) if draft else None
+        whole = opened.drafters.profile.models.get(draft.original_key) if draft else None
         known = [
-            fared for key, fared in opened.drafting.kept.drafters.items() if draft and key.endswith(f" {draft.name}")
+            fared for key, fared in opened.drafters.profile.drafters.items() if draft and key.endswith(f" {draft.name}")
         ]
         seen = max(known, key=lambda fared: sum(fared.trials), default=None)
         found = LocalFinding(str(settings.target), opened.target.costs.passes, step, whole.passes[1] if whole else step)
-        return found, counted(seen.hits, seen.trials) if seen else None
+        return found, from_counts(seen.hits, seen.trials) if seen else None
     finally:
         await route.close()
 
 
-async def _acceptance(settings: PairSettings, environ: Mapping[str, str], target: Model | None) -> Acceptance | str:
+async def _acceptance(
+    settings: PairSettings, environ: Mapping[str, str], target: ModelInfo | None
+) -> AcceptanceProfile | str:
     """How the draft fares on the built-in prompts, or why that isn't known, in a line."""
     if not settings.drafts:
         return "the pair has no draft"
@@ -247,24 +253,26 @@ async def _acceptance(settings: PairSettings, environ: Mapping[str, str], target
         return str(error)
 
 
-async def _accepted(settings: PairSettings, environ: Mapping[str, str], target: Model | None) -> Acceptance | str:
+async def _accepted(
+    settings: PairSettings, environ: Mapping[str, str], target: ModelInfo | None
+) -> AcceptanceProfile | str:
     """In process where that can be: how sure the draft model is of a token is known there, and is kept."""
     route = Route.LOCAL if _opens(settings, environ, target) else Route.GREEDY
     tested = accepted = 0
     why, began = "", perf_counter()
-    async with Pair(settings.override(route=route, lookahead=_DRAFTED), environ) as pair:
-        for prompt in spread(built_in(), _PROMPTS):
+    async with Pair(settings.with_overrides(route=route, lookahead=_DRAFTED), environ) as pair:
+        for prompt in pick_evenly(built_in(), _PROMPTS):
             if perf_counter() - began > MEASURED_FOR:
                 break
             options = {"temperature": 0, "num_predict": _TOKENS}
-            asked = Conversation([Message(role="user", content=prompt.turns[0])], options)
+            asked = ChatInput([Message(role="user", content=prompt.turns[0])], options)
             async with aclosing(pair.reply(asked)) as events:
-                stats = (await collect(events)).stats
+                stats = (await collect_reply(events)).stats
             tested, accepted, why = tested + stats.tested, accepted + stats.accepted, stats.reason or why
-    return always(accepted / tested, tested) if tested else "; ".join(filter(None, ["nothing was drafted", why]))
+    return constant_rate(accepted / tested, tested) if tested else "; ".join(filter(None, ["nothing was drafted", why]))
 
 
-def _opens(settings: PairSettings, environ: Mapping[str, str], target: Model | None) -> bool:
+def _opens(settings: PairSettings, environ: Mapping[str, str], target: ModelInfo | None) -> bool:
     try:
         found = target_file(replace(settings, route=Route.AUTO), environ, target.digest if target else "")
     except RunError:
@@ -277,9 +285,9 @@ async def _native(found: PairFindings, settings: PairSettings, environ: Mapping[
     url = settings.native.url
     if isinstance(found.lanes, LanesFinding) and found.lanes.itself:
         return NativeFinding(found.target_server.url if found.target_server else url, running=True)
-    async with OllamaServer(url, **settings.native.reaching(environ)) as server:
+    async with OllamaServer(url, **settings.native.connection_settings(environ)) as server:
         try:
-            shown = await native_server.ask(server, settings.target.model)
+            shown = await native_server.observe_reply(server, settings.target.model)
         except EndpointError:
             shown = None
     if shown and shown.speculates:
@@ -292,7 +300,7 @@ def _native_obstacle(found: PairFindings, settings: PairSettings, environ: Mappi
     if server and server.engine != "llama-server":
         return f"Ollama {server.version}'s engine can't draft with another model: 0.30 is the first"
     try:
-        native_server.refuse_unfit(native_server.set_up(settings, environ))
+        native_server.check_draft_compatibility(native_server.make_setup(settings, environ))
     except SpecollamaError as error:
         return str(error)
     return ""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from specollama.spec_decode.expected_speedup import Acceptance
+from specollama.spec_decode.expected_speedup import AcceptanceProfile
 from specollama.spec_decode.types import Route
 
 
@@ -125,7 +125,7 @@ class PairFindings:
     lanes: LanesFinding | str = "not measured"
     local: LocalFinding | str = "not measured"
     native: NativeFinding | None = None
-    acceptance: Acceptance | None = None
+    acceptance: AcceptanceProfile | None = None
     unasked: str = ""  # why real prompts, which were to be asked, told nothing of the acceptance
     routes: tuple[RouteFinding, ...] = ()
     asked_lanes: int = 8  # rows that the pair may ask at once

@@ -8,12 +8,12 @@ from itertools import pairwise
 
 from specollama.spec_decode.metrics import Forecast
 
-EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.99, 1.0)
+BIN_EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.99, 1.0)
 """Where bins of forecasts end; narrower towards 1, where a little more makes drafts much longer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bin:
+class CalibrationBin:
     """Tested tokens of which the forecast was above `above` and at most `to`; `predicted` and `seen` are shares."""
 
     above: float
@@ -24,7 +24,7 @@ class Bin:
 
 
 @dataclass(frozen=True, slots=True)
-class Quality:
+class ForecastQuality:
     """Forecasts of one kind of text, weighed.
 
     `brier`: the mean square of what they were off (Brier 1950), 0 at best. `constant`: what it is of someone who knows
@@ -36,16 +36,16 @@ class Quality:
     predicted_rate: float
     brier: float
     constant: float
-    bins: tuple[Bin, ...]
+    bins: tuple[CalibrationBin, ...]
 
 
-def weighed(forecasts: Sequence[Forecast]) -> Quality | None:
+def score_forecasts(forecasts: Sequence[Forecast]) -> ForecastQuality | None:
     """None where nothing was forecast."""
     if not forecasts:
         return None
     tested = len(forecasts)
     rate = sum(one.accepted for one in forecasts) / tested
-    return Quality(
+    return ForecastQuality(
         tested=tested,
         acceptance_rate=rate,
         predicted_rate=sum(one.probability for one in forecasts) / tested,
@@ -55,10 +55,10 @@ def weighed(forecasts: Sequence[Forecast]) -> Quality | None:
     )
 
 
-def _bins(forecasts: Sequence[Forecast]) -> Iterator[Bin]:
+def _bins(forecasts: Sequence[Forecast]) -> Iterator[CalibrationBin]:
     """The bins that hold any; 0 is in the first."""
-    for above, to in pairwise(EDGES):
+    for above, to in pairwise(BIN_EDGES):
         inside = [one for one in forecasts if above < one.probability <= to or one.probability == above == 0]
         if inside:
             predicted = sum(one.probability for one in inside) / len(inside)
-            yield Bin(above, to, len(inside), predicted, sum(one.accepted for one in inside) / len(inside))
+            yield CalibrationBin(above, to, len(inside), predicted, sum(one.accepted for one in inside) / len(inside))

@@ -9,23 +9,23 @@ from typing import Any
 
 from specollama.backends.llama_cpp.gguf_metadata import refuse_unreadable
 from specollama.backends.ollama.client import OllamaServer
-from specollama.backends.ollama.model_info import Model, describe
-from specollama.backends.ollama.request_bodies import Requests
-from specollama.backends.ollama.slot_probe import Probe, cache_file, probe_pair, recall
+from specollama.backends.ollama.model_info import ModelInfo, fetch_model_info
+from specollama.backends.ollama.request_bodies import RequestTemplate
+from specollama.backends.ollama.slot_probe import SlotProbe, cache_file, load, probe_pair
 from specollama.config.settings import FileRef, ModelRef, PairSettings
 from specollama.errors import EndpointError, RunError, Unreachable
-from specollama.pairs.feasibility import ReplyContext, why_not_lanes, why_not_split, why_off, why_plain
+from specollama.pairs.feasibility import ReplyContext, why_drafting_is_off, why_not_lanes, why_not_split, why_plain
 from specollama.pairs.pair import Pair
-from specollama.pairs.request import Conversation
+from specollama.pairs.request import ChatInput
 from specollama.pairs.routes.local import target_file
 from specollama.pairs.routes.scoring import ScoringRoute
-from specollama.pairs.routes.scoring_feasibility import why_not_worth
-from specollama.pairs.served_drafters import requests_for
-from specollama.pairs.slots import DEFAULT_LANES
-from specollama.pairs.tokenizers import Tokenizers
+from specollama.pairs.routes.scoring_feasibility import why_not_faster
+from specollama.pairs.served_drafters import request_template
+from specollama.pairs.slots import DEFAULT_SLOTS
+from specollama.pairs.tokenizers import TokenizerMatch
 from specollama.spec_decode.types import Route, SamplingOptions
 
-_COLD = SamplingOptions(temperature=0)
+_GREEDY = SamplingOptions(temperature=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +67,19 @@ class PairFinding:
         return asdict(self)
 
 
-async def survey(settings: PairSettings, environ: Mapping[str, str], *, measure: bool = False) -> PairFinding:
+async def pair_status(settings: PairSettings, environ: Mapping[str, str], *, measure: bool = False) -> PairFinding:
     """Look at a pair. With `measure` its models are loaded and timed, also if that was done before."""
     name = settings.name or ""
     if isinstance(settings.target, FileRef):
         return _of_files(name, settings, settings.target)
     async with Pair(settings, environ) as pair:
-        if settings.target.scored and (scoring := await pair.scoring()):
+        if settings.target.is_scoring_engine and (scoring := await pair.scoring_route()):
             return await _of_engine(name, settings, pair, scoring, measure=measure)
         target, known_target = await _look(pair.target_server, settings.target.model)
-        if known_target is None and target.reachable and (scoring := await pair.scoring()):
+        if known_target is None and target.reachable and (scoring := await pair.scoring_route()):
             return await _of_engine(name, settings, pair, scoring, measure=measure)
         local = _local(settings, environ, known_target)
-        if settings.draft is None and not settings.looks_up_alone:
+        if settings.draft is None and not settings.uses_lookup_alone:
             route, reason = ("none", target.fault) if target.fault else local or (str(Route.PLAIN), "no draft model")
             return PairFinding(name, target, None, None, "no draft model", route, reason)
         draft, known_draft = await _drafting(settings, pair.draft_server)
@@ -87,25 +87,25 @@ async def survey(settings: PairSettings, environ: Mapping[str, str], *, measure:
             return _unusable(name, target, draft, target.fault or (draft.fault if draft else ""))
         tokenizers = await pair.tokenizers(known_target, known_draft)
         ours = requests_of(settings, known_target, known_target)
-        probe = recall(cache_file(ours, known_target, known_draft))
+        probe = load(cache_file(ours, known_target, known_draft))
         if measure:
             theirs = requests_of(settings, known_draft, known_target) if known_draft else None
             probe = await probe_pair(ours, known_target, theirs, known_draft, patiently=True)
         route, reason = _route(settings, known_target, tokenizers, probe, local)
-        timed = probe if isinstance(probe, Probe) else None
+        timed = probe if isinstance(probe, SlotProbe) else None
         return PairFinding(
             name,
             target,
             draft,
             slots=timed.slots if timed else None,
-            tokenizers=said(tokenizers) if draft else "no draft model",
+            tokenizers=tokenizers_text(tokenizers) if draft else "no draft model",
             route=route,
             reason=reason,
             measured=timed.model_dump() if timed else None,
         )
 
 
-def said(tokenizers: Tokenizers) -> str:
+def tokenizers_text(tokenizers: TokenizerMatch) -> str:
     """How the tokenizers compare, in words."""
     if tokenizers.difference:
         return f"different, drafts are put into the target's tokens: {tokenizers.difference}"
@@ -117,7 +117,7 @@ def _of_files(name: str, settings: PairSettings, target: FileRef) -> PairFinding
     found = [_file(model.path) for model in (target, *settings.drafts) if isinstance(model, FileRef)]
     fault = next((each.fault for each in found if each.fault), "")
     route, reason = ("none", fault) if fault else ("local", f"opened in process: {target.path}")
-    off = why_off(settings)
+    off = why_drafting_is_off(settings)
     return PairFinding(
         name,
         found[0],
@@ -133,7 +133,7 @@ async def _of_engine(
     name: str, settings: PairSettings, pair: Pair, scoring: ScoringRoute, *, measure: bool
 ) -> PairFinding:
     """A pair whose target is on an engine that isn't Ollama; nothing is opened for drafting but with `measure`."""
-    target = await _look_at_engine(settings, scoring)
+    target = await _engine_status(settings, scoring)
     draft: ModelFinding | None = next((_file(each.path) for each in settings.drafts if isinstance(each, FileRef)), None)
     if settings.draft is not None and pair.draft_server is not None:
         draft, _ = await _look(pair.draft_server, settings.draft.model)
@@ -141,20 +141,20 @@ async def _of_engine(
     if fault:
         return _unusable(name, target, draft, fault)
     route, reason = str(Route.SCORING), f"all places of a draft in one request to {target.engine}"
-    if off := why_off(settings):
+    if off := why_drafting_is_off(settings):
         route, reason = str(Route.PLAIN), off
     elif measure:
-        costs = await (opened := await scoring.pair(settings)).costs(_COLD)
-        if why := why_not_worth(costs, opened.engine.can, opened.facts, 0, _COLD):
+        costs = await (opened := await scoring.open_models(settings)).profile(_GREEDY)
+        if why := why_not_faster(costs, opened.engine.capabilities, opened.facts, 0, _GREEDY):
             route, reason = str(Route.PLAIN), why
     return PairFinding(name, target, draft, None, "compared when they are opened", route, reason)
 
 
-async def _look_at_engine(settings: PairSettings, scoring: ScoringRoute) -> ModelFinding:
+async def _engine_status(settings: PairSettings, scoring: ScoringRoute) -> ModelFinding:
     assert isinstance(settings.target, ModelRef)
     model, url = settings.target.model, settings.target.endpoint.url
     try:
-        kind, facts = await scoring.look(settings)
+        kind, facts = await scoring.engine_info(settings)
     except EndpointError as error:
         reachable = not isinstance(error, Unreachable)
         return ModelFinding(model, url, reachable, there=False, fault=str(error))
@@ -169,7 +169,7 @@ def _file(path: Path) -> ModelFinding:
     return ModelFinding(path.name, str(path), reachable=True, there=True, engine="in process")
 
 
-def _local(settings: PairSettings, environ: Mapping[str, str], target: Model | None) -> tuple[str, str] | None:
+def _local(settings: PairSettings, environ: Mapping[str, str], target: ModelInfo | None) -> tuple[str, str] | None:
     """The route local and where the weights are; None where it isn't taken."""
     if target is None or settings.route not in (Route.AUTO, Route.LOCAL):
         return None
@@ -186,16 +186,18 @@ def _unusable(name: str, target: ModelFinding, draft: ModelFinding | None, reaso
     return PairFinding(name, target, draft, slots=None, tokenizers="not known", route=route, reason=reason)
 
 
-async def _drafting(settings: PairSettings, server: OllamaServer | None) -> tuple[ModelFinding | None, Model | None]:
+async def _drafting(
+    settings: PairSettings, server: OllamaServer | None
+) -> tuple[ModelFinding | None, ModelInfo | None]:
     """The served draft model; nothing where prompt lookup drafts alone."""
     if settings.draft is None or server is None:
         return None, None
     return await _look(server, settings.draft.model)
 
 
-async def _look(server: OllamaServer, model: str) -> tuple[ModelFinding, Model | None]:
+async def _look(server: OllamaServer, model: str) -> tuple[ModelFinding, ModelInfo | None]:
     try:
-        known = await describe(server, model)
+        known = await fetch_model_info(server, model)
     except EndpointError as error:
         reachable = not isinstance(error, Unreachable)
         return ModelFinding(model, server.url, reachable, there=False, fault=str(error)), None
@@ -203,20 +205,20 @@ async def _look(server: OllamaServer, model: str) -> tuple[ModelFinding, Model |
     return ModelFinding(model, server.url, True, True, version, known.engine), known
 
 
-def requests_of(settings: PairSettings, model: Model, target: Model) -> Requests:
+def requests_of(settings: PairSettings, model: ModelInfo, target: ModelInfo) -> RequestTemplate:
     """What a model of the pair is asked where no request says more; sampled as the target is."""
-    return requests_for(model, ReplyContext(settings, Conversation([]), target))
+    return request_template(model, ReplyContext(settings, ChatInput([]), target))
 
 
 def _route(
     settings: PairSettings,
-    target: Model,
-    tokenizers: Tokenizers,
-    probe: Probe | str | None,
+    target: ModelInfo,
+    tokenizers: TokenizerMatch,
+    probe: SlotProbe | str | None,
     local: tuple[str, str] | None,
 ) -> tuple[str, str]:
     """The route that a short prompt would take, and why."""
-    context = ReplyContext(settings, Conversation([]), target)
+    context = ReplyContext(settings, ChatInput([]), target)
     obstacle = why_plain(context, target) or why_not_split(target, tokenizers.target)
     if obstacle:
         return str(Route.PLAIN), obstacle
@@ -228,6 +230,6 @@ def _route(
         return str(Route.AUTO), "not measured yet: the first reply does it, or --measure"
     if isinstance(probe, str):
         return str(Route.PLAIN), probe
-    if obstacle := why_not_lanes(probe, 0, settings.lanes or DEFAULT_LANES):
+    if obstacle := why_not_lanes(probe, 0, settings.lanes or DEFAULT_SLOTS):
         return str(Route.PLAIN), obstacle
     return str(Route.LANES), f"about {probe.speedup(0.8):.1f}x at 80 % acceptance, as measured"

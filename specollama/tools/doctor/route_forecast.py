@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from specollama.spec_decode.cost_curve import CostCurve
-from specollama.spec_decode.expected_speedup import Acceptance, always, expected, speedup
+from specollama.spec_decode.expected_speedup import AcceptanceProfile, best_round, constant_rate, expected_speedup
 from specollama.spec_decode.types import Route
 from specollama.tools.doctor.findings import LanesFinding, LocalFinding, NativeFinding, RouteFinding
 from specollama.tools.native_server import N_MAX, P_MIN
 
-ASSUMED = always(0.8)
+ASSUMED_ACCEPTANCE = constant_rate(0.8)
 """Of a draft of the target's family, before anything is known of it."""
 
 
-def expectations(
-    acceptance: Acceptance,
+def forecast_routes(
+    acceptance: AcceptanceProfile,
     local: LocalFinding | str,
     lanes: LanesFinding | str,
     native: NativeFinding | None,
@@ -29,25 +29,25 @@ def expectations(
     )
 
 
-def _local(acceptance: Acceptance, local: LocalFinding | str) -> RouteFinding:
+def _local(acceptance: AcceptanceProfile, local: LocalFinding | str) -> RouteFinding:
     if isinstance(local, str):
         return RouteFinding(Route.LOCAL, None, local or "the target isn't in a model store on this machine")
     if local.draft_step is None:
         return RouteFinding(Route.LOCAL, None, "by prompt lookup alone: it gains where what was said comes again")
-    best = expected(CostCurve(dict(local.passes)), local.draft_step, acceptance)
+    best = best_round(CostCurve(dict(local.passes)), local.draft_step, acceptance)
     return RouteFinding(Route.LOCAL, best.speedup, "", best.lookahead, best.threshold)
 
 
-def _native(acceptance: Acceptance, local: LocalFinding | str, native: NativeFinding | None) -> RouteFinding:
+def _native(acceptance: AcceptanceProfile, local: LocalFinding | str, native: NativeFinding | None) -> RouteFinding:
     if native is None or native.obstacle:
         return RouteFinding(Route.NATIVE, None, native.obstacle if native else "not looked at")
     if isinstance(local, str) or local.file_step is None:
         return RouteFinding(Route.NATIVE, None, "what passes cost isn't known here: measure it with `specollama bench`")
-    gained = speedup(CostCurve(dict(local.passes)), local.file_step, acceptance, N_MAX, P_MIN)
+    gained = expected_speedup(CostCurve(dict(local.passes)), local.file_step, acceptance, N_MAX, P_MIN)
     return RouteFinding(Route.NATIVE, gained, "", N_MAX, P_MIN)
 
 
-def _lanes(acceptance: Acceptance, lanes: LanesFinding | str, asked: int) -> RouteFinding:
+def _lanes(acceptance: AcceptanceProfile, lanes: LanesFinding | str, asked: int) -> RouteFinding:
     """The best length, also where that is slower than plain: how much slower is worth knowing."""
     if isinstance(lanes, str):
         return RouteFinding(Route.LANES, None, lanes)
@@ -55,7 +55,9 @@ def _lanes(acceptance: Acceptance, lanes: LanesFinding | str, asked: int) -> Rou
         return RouteFinding(Route.LANES, None, obstacle)
     curve = CostCurve({1: lanes.step, **lanes.rows})
     gained = {
-        length: speedup(curve, lanes.draft_step, always(acceptance.rate), length, overhead=lanes.draft_overhead)
+        length: expected_speedup(
+            curve, lanes.draft_step, constant_rate(acceptance.rate), length, overhead=lanes.draft_overhead
+        )
         for length in range(1, max(2, asked))
     }
     best = max(gained, key=gained.__getitem__)

@@ -6,18 +6,18 @@ import asyncio
 from time import perf_counter
 
 from specollama.backends.ollama.client import OllamaServer
-from specollama.backends.ollama.model_info import DEVELOPMENT, parsed_version
+from specollama.backends.ollama.model_info import DEVELOPMENT_VERSION, parsed_version
 from specollama.backends.ollama.schema import RunningModel
-from specollama.config.endpoints import Endpoint, local_port
+from specollama.config.endpoints import Endpoint, loopback_port
 from specollama.errors import EndpointError
 from specollama.tools.doctor.advice import known_faults
 from specollama.tools.doctor.findings import Loaded, ServerFinding
-from specollama.tools.native_server import OLDEST
+from specollama.tools.native_server import MIN_VERSION
 
 
-async def look(server: OllamaServer, endpoint: Endpoint) -> ServerFinding:
+async def inspect_server(server: OllamaServer, endpoint: Endpoint) -> ServerFinding:
     """Asks nothing that loads a model."""
-    here = local_port(endpoint.url) is not None
+    here = loopback_port(endpoint.url) is not None
     try:
         version = await server.version()
         began = perf_counter()
@@ -32,11 +32,11 @@ async def look(server: OllamaServer, endpoint: Endpoint) -> ServerFinding:
         endpoint.source,
         here,
         version=version,
-        engine="llama-server" if number == DEVELOPMENT or number >= OLDEST else "Go runner",
+        engine="llama-server" if number == DEVELOPMENT_VERSION or number >= MIN_VERSION else "Go runner",
         round_trip=round_trip,
         models=tuple(model.name for model in listed),
         loaded=tuple(map(_loaded, running.models)),
-        known_faults=known_faults(number, development=number == DEVELOPMENT),
+        known_faults=known_faults(number, development=number == DEVELOPMENT_VERSION),
     )
 
 

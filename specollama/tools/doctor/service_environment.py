@@ -10,7 +10,7 @@ from pathlib import Path
 from shlex import quote
 from urllib.parse import urlsplit
 
-from specollama.config.endpoints import DEFAULT_PORT, local_port
+from specollama.config.endpoints import DEFAULT_PORT, loopback_port
 
 Environment = Mapping[str, str]
 
@@ -28,7 +28,7 @@ class Service(StrEnum):
     SHELL = "shell"
 
 
-def likely(system: str, units: tuple[Path, ...] = _UNITS) -> Service:
+def likely_service(system: str, units: tuple[Path, ...] = _UNITS) -> Service:
     """How Ollama is run on this machine, by the name that `platform.system()` gives it."""
     if system == "Darwin":
         return Service.LAUNCHD
@@ -37,12 +37,12 @@ def likely(system: str, units: tuple[Path, ...] = _UNITS) -> Service:
     return Service.SYSTEMD if any(unit.exists() for unit in units) else Service.SHELL
 
 
-def likely_here() -> Service:
+def likely_local_service() -> Service:
     """How Ollama is run on this machine."""
-    return likely(platform.system())
+    return likely_service(platform.system())
 
 
-def lines(service: Service, environment: Environment) -> tuple[str, ...]:
+def service_lines(service: Service, environment: Environment) -> tuple[str, ...]:
     """What to type or to write, in order."""
     return _FORMS[service](environment)
 
@@ -110,12 +110,12 @@ def lines_for(service: Service | None, url: str, environment: Environment) -> tu
 
     Of another machine nothing is known: a shell's form says it shortest. It listens where it did before.
     """
-    here = local_port(url) is not None
-    chosen = service or (likely_here() if here else Service.SHELL)
+    here = loopback_port(url) is not None
+    chosen = service or (likely_local_service() if here else Service.SHELL)
     if chosen is Service.DOCKER:
         return _docker(environment, _port(url) or DEFAULT_PORT)
     address = _address(url, here=here) if chosen is Service.SHELL else {}  # a service's own stays
-    return lines(chosen, {**address, **environment})
+    return service_lines(chosen, {**address, **environment})
 
 
 def _address(url: str, *, here: bool) -> Environment:

@@ -5,10 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from specollama.backends.ollama.model_info import Model
-from specollama.backends.ollama.request_bodies import Requests
-from specollama.backends.ollama.server_watch import loaded
-from specollama.backends.ollama.slot_probe import has_holes, reading_of, rows_at_once, slots_seen, step_of, timed
+from specollama.backends.ollama.model_info import ModelInfo
+from specollama.backends.ollama.request_bodies import RequestTemplate
+from specollama.backends.ollama.server_watch import is_loaded
+from specollama.backends.ollama.slot_probe import (
+    count_slots,
+    decode_seconds_per_token,
+    has_holes,
+    prefill_seconds_per_token,
+    rows_at_once,
+    timed,
+)
 from specollama.errors import EndpointError
 from specollama.tools.doctor.findings import LanesFinding
 
@@ -31,7 +38,9 @@ _STORY = (
 _WORDS = [f" {word}" for word in _STORY.split()]
 
 
-async def measure_lanes(target: Requests, target_model: Model, draft: Requests, draft_model: Model) -> LanesFinding:
+async def measure_slots(
+    target: RequestTemplate, target_model: ModelInfo, draft: RequestTemplate, draft_model: ModelInfo
+) -> LanesFinding:
     """Load both models and time them; some seconds. Raises EndpointError, TimeoutError after LIMIT."""
     async with asyncio.timeout(LIMIT):
         for requests, model in ((target, target_model), (draft, draft_model)):
@@ -46,13 +55,13 @@ async def measure_lanes(target: Requests, target_model: Model, draft: Requests, 
         rows, slots, reading = await _rounds(target, target_model)
         told = bool(alone[0].logprobs)
         return LanesFinding(
-            step=min(map(step_of, alone)),
+            step=min(map(decode_seconds_per_token, alone)),
             reading=reading,
             rows=rows,
             slots=slots,
             unified=await _shares(target, target_model, slots),
             keeps=keeps,
-            resident=await loaded(target_model) and await loaded(draft_model),
+            resident=await is_loaded(target_model) and await is_loaded(draft_model),
             logprobs=told,
             itself=told and has_holes(alone[0]),
             draft_step=draft_step,
@@ -60,7 +69,7 @@ async def measure_lanes(target: Requests, target_model: Model, draft: Requests, 
         )
 
 
-async def _drafting(requests: Requests, model: Model) -> tuple[float, float]:
+async def _drafting(requests: RequestTemplate, model: ModelInfo) -> tuple[float, float]:
     """Seconds of a drafted token, and of a request for any."""
     prompt = "".join(_WORDS[:20])
     took: dict[int, list[float]] = {1: [], _DRAFT: []}
@@ -75,7 +84,7 @@ async def _drafting(requests: Requests, model: Model) -> tuple[float, float]:
     return step, max(0.0, one - step)
 
 
-async def _keeps(requests: Requests, model: Model) -> bool:
+async def _keeps(requests: RequestTemplate, model: ModelInfo) -> bool:
     """Whether a prompt that was read is still there for the next request."""
     prompt = "".join([*_WORDS, *reversed(_WORDS)])
     replies = [await model.server.generate(requests.raw(prompt, num_predict=1, seed=0)) for _ in range(2)]
@@ -83,15 +92,15 @@ async def _keeps(requests: Requests, model: Model) -> bool:
     return first < _SHORT or again < _READ_AGAIN * first
 
 
-async def _rounds(requests: Requests, model: Model) -> tuple[dict[int, float], int, float]:
+async def _rounds(requests: RequestTemplate, model: ModelInfo) -> tuple[dict[int, float], int, float]:
     """Seconds by rows of a round, requests seen to be worked on at once, and seconds of a token that is read."""
     took, seen, reading = dict[int, float](), 1, 0.0
     for count in COUNTS:
         begins = [10 + round(number * _ACCEPTED * count) for number in range(_ROUNDS + 1)]
-        reading = max(reading, reading_of(await rows_at_once(requests, model, _round(begins[0], count))))
+        reading = max(reading, prefill_seconds_per_token(await rows_at_once(requests, model, _round(begins[0], count))))
         rounds = [await timed(rows_at_once(requests, model, _round(begin, count))) for begin in begins[1:]]
         took[count] = min(seconds for seconds, _ in rounds)
-        seen = max(seen, min(slots_seen(replies) for _, replies in rounds))  # what was seen every time
+        seen = max(seen, min(count_slots(replies) for _, replies in rounds))  # what was seen every time
     return took, seen, reading
 
 
@@ -100,7 +109,7 @@ def _round(begin: int, count: int) -> list[str]:
     return ["".join(_WORDS[: begin + drafted]) for drafted in range(count)]
 
 
-async def _shares(requests: Requests, model: Model, lanes: int) -> bool | None:
+async def _shares(requests: RequestTemplate, model: ModelInfo, lanes: int) -> bool | None:
     """Whether rows that have unequally much to read share a pass: against a single row that reads as much in one.
 
     None where no two requests run at once. Each row has a text of its own, so that it comes to the slot that holds its
@@ -116,7 +125,7 @@ async def _shares(requests: Requests, model: Model, lanes: int) -> bool | None:
     return together < _SHARED * (alone + first)
 
 
-async def _own(requests: Requests, model: Model, more: Sequence[int]) -> float:
+async def _own(requests: RequestTemplate, model: ModelInfo, more: Sequence[int]) -> float:
     """Seconds of a row for each lane, which has so many words to read after what its slot holds."""
     texts = [_WORDS[3 * lane : 3 * lane + 12] for lane in range(len(more))]
     await rows_at_once(requests, model, ["".join(text) for text in texts])
@@ -125,12 +134,12 @@ async def _own(requests: Requests, model: Model, more: Sequence[int]) -> float:
     return seconds
 
 
-async def lanes_or_why(
-    target: Requests, target_model: Model, draft: Requests, draft_model: Model
+async def slots_or_reason(
+    target: RequestTemplate, target_model: ModelInfo, draft: RequestTemplate, draft_model: ModelInfo
 ) -> LanesFinding | str:
     """What was measured, or why nothing was, in a line."""
     try:
-        return await measure_lanes(target, target_model, draft, draft_model)
+        return await measure_slots(target, target_model, draft, draft_model)
     except TimeoutError:
         return f"not measured: it took longer than {LIMIT:g} s"
     except EndpointError as error:

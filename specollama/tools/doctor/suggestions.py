@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from specollama.spec_decode.cost_curve import CostCurve
-from specollama.spec_decode.expected_speedup import always, expected
+from specollama.spec_decode.expected_speedup import best_round, constant_rate
 from specollama.tools.doctor.model_families import family_of
 
 MOST_PAIRS = 12
@@ -19,7 +19,7 @@ _UNITS = {"K": 1e-6, "M": 1e-3, "B": 1.0, "T": 1e3}  # in billions
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class InstalledModel:
     """A model on a server, by what tells a tokenizer apart at a glance. `size` in bytes, `billions` of parameters."""
 
     name: str
@@ -35,8 +35,8 @@ class Installed:
 class Suggestion:
     """A pair that can work. `speedup`: expected by the models' sizes alone."""
 
-    target: Installed
-    draft: Installed
+    target: InstalledModel
+    draft: InstalledModel
     speedup: float
     tokenizers: str = "look the same"
 
@@ -47,7 +47,7 @@ class Suggestion:
 
 
 @dataclass(frozen=True, slots=True)
-class Pull:
+class PullSuggestion:
     """A draft that isn't installed. `better`: than that installed one; "" where there is none."""
 
     target: str
@@ -57,11 +57,11 @@ class Pull:
     better: str = ""
 
 
-def candidates(models: Sequence[Installed]) -> list[Suggestion]:
+def candidates(models: Sequence[InstalledModel]) -> list[Suggestion]:
     """Pairs of the same tokenizer, as far as a glance tells, the ones that gain most first."""
     usable = [model for model in models if model.completes]
     found = [
-        suggested(target, draft)
+        make_suggestion(target, draft)
         for target in usable
         for draft in usable
         if draft.tokenizer == target.tokenizer and 0 < draft.size <= _SMALL_ENOUGH * target.size
@@ -69,14 +69,16 @@ def candidates(models: Sequence[Installed]) -> list[Suggestion]:
     return sorted(found, key=lambda each: -each.speedup)[:MOST_PAIRS]
 
 
-def suggested(target: Installed, draft: Installed, *, same: bool = True, tokenizers: str = "") -> Suggestion:
+def make_suggestion(
+    target: InstalledModel, draft: InstalledModel, *, same: bool = True, tokenizers: str = ""
+) -> Suggestion:
     """The pair, and what it may gain: a step takes as long as its weights take to read, so that sizes tell."""
-    acceptance = always(_SAME if same else _OTHER)
-    gained = expected(CostCurve(dict(_SHAPE)), draft.size / target.size, acceptance).speedup
+    acceptance = constant_rate(_SAME if same else _OTHER)
+    gained = best_round(CostCurve(dict(_SHAPE)), draft.size / target.size, acceptance).speedup
     return Suggestion(target, draft, gained, tokenizers or "look the same")
 
 
-def pulls(models: Sequence[Installed], pairs: Sequence[Suggestion]) -> Iterator[Pull]:
+def suggest_pulls(models: Sequence[InstalledModel], pairs: Sequence[Suggestion]) -> Iterator[PullSuggestion]:
     """For each target of a known family that has no draft as small as the family's own."""
     there = {model.name.removesuffix(":latest") for model in models}
     for target in models:
@@ -86,7 +88,7 @@ def pulls(models: Sequence[Installed], pairs: Sequence[Suggestion]) -> Iterator[
         drafts = [pair.draft for pair in pairs if pair.target == target]
         smallest = min(drafts, key=lambda draft: draft.size, default=None)
         if smallest is None or (smallest.billions or 0) > 2 * family.billions:
-            yield Pull(target.name, family.draft, family.same, target.url, smallest.name if smallest else "")
+            yield PullSuggestion(target.name, family.draft, family.same, target.url, smallest.name if smallest else "")
 
 
 def best_of_each(pairs: Sequence[Suggestion]) -> list[Suggestion]:

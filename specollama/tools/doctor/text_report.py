@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from specollama.tools.doctor.findings import LanesFinding, PairFindings, RouteFinding, ServerFinding
 
 
-def server_words(server: ServerFinding) -> str:
+def server_line(server: ServerFinding) -> str:
     """A server in a line."""
     loaded = ", ".join(f"{model.name} ({_place(model.on_gpu)})" for model in server.loaded)
     trip = f", {_milliseconds(server.round_trip)} away" if server.round_trip is not None else ""
@@ -26,7 +26,7 @@ def pair_lines(found: PairFindings) -> Iterator[tuple[str, str]]:
         ("target", found.target, found.target_server),
         ("draft", found.draft, found.draft_server),
     ):
-        yield role, f"{model} at {server_words(server)}" if server else model or "none"
+        yield role, f"{model} at {server_line(server)}" if server else model or "none"
     if found.target_server and found.target_server.known_faults:
         yield "version", "; ".join(found.target_server.known_faults)
     if found.draft_server:
@@ -48,7 +48,7 @@ def pair_lines(found: PairFindings) -> Iterator[tuple[str, str]]:
         assumed = (
             f"assumed: real prompts told nothing: {found.unasked}" if found.unasked else "assumed: --measure tells"
         )
-        rested = f"of {found.acceptance.tested} tokens" if found.acceptance.measured else assumed
+        rested = f"of {found.acceptance.tested} tokens" if found.acceptance.is_measured else assumed
         yield "acceptance", f"{found.acceptance.rate:.0%} ({rested})"
     for place, route in enumerate(found.routes):
         yield "" if place else "routes", _route(route)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from specollama.errors import UsageError
-from specollama.tools.export.model_facts import Described
+from specollama.tools.export.model_facts import ModelFacts
 
 _FAMILIES = {
     "qwen2.5": ("Qwen/Qwen2.5-{}B-Instruct", "0.5 1.5 3 7 14 32 72"),
@@ -31,7 +31,7 @@ class Repository:
     known_by: str
 
 
-def repository(model: Described, flag: str, given: str | None) -> Repository:
+def find_repository(model: ModelFacts, flag: str, given: str | None) -> Repository:
     """The repository of a model's unquantised weights. Raises UsageError where it would have to be guessed.
 
     `flag`: that which gives it, `given`: what it gave.
@@ -48,20 +48,20 @@ def repository(model: Described, flag: str, given: str | None) -> Repository:
     return found
 
 
-def _served(model: Described) -> Repository | None:
+def _served(model: ModelFacts) -> Repository | None:
     """The name under which an engine of this kind serves it already."""
     known = not model.metadata and re.fullmatch(r"[\w.-]+/[\w.-]+", model.name)
     return Repository(model.name, "the name it is served by") if known else None
 
 
-def _source(model: Described) -> Repository | None:
+def _source(model: ModelFacts) -> Repository | None:
     for key in _SOURCES:
         if name := _of_url(str(model.metadata.get(key, ""))):
             return Repository(name, f"{key} of its GGUF")
     return None
 
 
-def _base(model: Described) -> Repository | None:
+def _base(model: ModelFacts) -> Repository | None:
     """What it was made from, where that has its name: else it is the untuned model behind an instruct one."""
     base, own = _base_repository(model), str(model.metadata.get("general.name", ""))
     names = {_plain(own), _plain(model.name.rpartition("/")[2].partition(":")[0])}
@@ -70,7 +70,7 @@ def _base(model: Described) -> Repository | None:
     return None
 
 
-def _base_repository(model: Described) -> str:
+def _base_repository(model: ModelFacts) -> str:
     return _of_url(str(model.metadata.get("general.base_model.0.repo_url", "")))
 
 

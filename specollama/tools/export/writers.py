@@ -11,15 +11,15 @@ from pathlib import PurePath, PurePosixPath, PureWindowsPath
 
 from specollama.config.settings import NATIVE
 from specollama.errors import UnsupportedPair, UsageError
-from specollama.tools.export.hf_repositories import repository
-from specollama.tools.export.model_facts import Described
-from specollama.tools.export.vocab_checks import check_llama_cpp, check_same, known
-from specollama.tools.native_server import N_MAX, environment
+from specollama.tools.export.hf_repositories import find_repository
+from specollama.tools.export.model_facts import ModelFacts
+from specollama.tools.export.vocab_checks import both_known, check_llama_cpp, check_same_tokenizer
+from specollama.tools.native_server import N_MAX, server_environment
 
 _NOT_COMPARED = "the vocabularies weren't compared: one of them isn't known here"
 
 
-class Engine(StrEnum):
+class ExportEngine(StrEnum):
     """What a pair can be exported to."""
 
     VLLM = "vllm"
@@ -30,15 +30,15 @@ class Engine(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExportRequest:
     """The pair, and what is asked of it.
 
     `tokens`: drafted in a round; None: as the engine's own examples have it. `native`: the URL of an Ollama that is to
     serve this pair alone.
     """
 
-    target: Described
-    draft: Described
+    target: ModelFacts
+    draft: ModelFacts
     tokens: int | None = None
     context_length: int | None = None
     target_hf: str | None = None
@@ -46,12 +46,12 @@ class Wanted:
     native: str = NATIVE.url
 
 
-def exported(engine: Engine, wanted: Wanted) -> dict[str, str]:
+def export_files(engine: ExportEngine, wanted: ExportRequest) -> dict[str, str]:
     """The files of a set-up, by name. Raises UnsupportedPair with the engine's reason, UsageError where facts lack."""
     return _WRITERS[engine](wanted)
 
 
-def _vllm(wanted: Wanted) -> dict[str, str]:
+def _vllm(wanted: ExportRequest) -> dict[str, str]:
     target, draft, sources = _repositories(wanted)
     ours, theirs = wanted.target.tokens, wanted.draft.tokens
     config: dict[str, object] = {
@@ -59,7 +59,7 @@ def _vllm(wanted: Wanted) -> dict[str, str]:
         "model": draft,
         "num_speculative_tokens": wanted.tokens or 5,
     }
-    unknown = [] if known(wanted.target, wanted.draft) else [_NOT_COMPARED]
+    unknown = [] if both_known(wanted.target, wanted.draft) else [_NOT_COMPARED]
     notes = ["vLLM 0.14 or later: draft models came back to its V1 engine then", *unknown, *sources]
     if not unknown and ours != theirs:
         config["use_heterogeneous_vocab"] = True
@@ -69,8 +69,8 @@ def _vllm(wanted: Wanted) -> dict[str, str]:
     return {"vllm.sh": _script(notes, [*lines, *_context("--max-model-len", wanted)])}
 
 
-def _sglang(wanted: Wanted) -> dict[str, str]:
-    check = _checked(wanted, lambda: check_same(wanted.target, wanted.draft, "SGLang", padding=False))
+def _sglang(wanted: ExportRequest) -> dict[str, str]:
+    check = _checked(wanted, lambda: check_same_tokenizer(wanted.target, wanted.draft, "SGLang", padding=False))
     target, draft, sources = _repositories(wanted)
     steps = (wanted.tokens or 5) - 1 or 1
     notes = [
@@ -91,8 +91,8 @@ def _sglang(wanted: Wanted) -> dict[str, str]:
     return {"sglang.sh": _script(notes, [*lines, *_context("--context-length", wanted)])}
 
 
-def _tensorrt_llm(wanted: Wanted) -> dict[str, str]:
-    check = _checked(wanted, lambda: check_same(wanted.target, wanted.draft, "TensorRT-LLM", padding=True))
+def _tensorrt_llm(wanted: ExportRequest) -> dict[str, str]:
+    check = _checked(wanted, lambda: check_same_tokenizer(wanted.target, wanted.draft, "TensorRT-LLM", padding=True))
     target, draft, sources = _repositories(wanted)
     notes = ["TensorRT-LLM 1.x, PyTorch backend", *check, *sources]
     config = [
@@ -108,7 +108,7 @@ def _tensorrt_llm(wanted: Wanted) -> dict[str, str]:
     return {"tensorrt-llm.yaml": "\n".join(config) + "\n", "tensorrt-llm.sh": script}
 
 
-def _llama_server(wanted: Wanted) -> dict[str, str]:
+def _llama_server(wanted: ExportRequest) -> dict[str, str]:
     check = _checked(wanted, lambda: check_llama_cpp(wanted.target, wanted.draft, "llama-server"))
     notes = [
         "llama-server of 2026, which has --spec-type: without it a draft model is loaded and never asked",
@@ -128,7 +128,7 @@ def _llama_server(wanted: Wanted) -> dict[str, str]:
     return {"llama-server.sh": _script(notes, [*lines, *_context("-c", wanted)])}
 
 
-def _ollama(wanted: Wanted) -> dict[str, str]:
+def _ollama(wanted: ExportRequest) -> dict[str, str]:
     check = _checked(wanted, lambda: check_llama_cpp(wanted.target, wanted.draft, "Ollama's llama-server"))
     notes = [
         "Ollama 0.30 or later, and an instance of its own: every model that it loads gets this draft model",
@@ -139,39 +139,39 @@ def _ollama(wanted: Wanted) -> dict[str, str]:
     target, draft = _path(_file(wanted.target)), _path(_file(wanted.draft))
     if not (target.parent.name == "blobs" and target.name.startswith("sha256-")):
         raise UnsupportedPair(f"{target} isn't in a model store, the only place that an Ollama serves models from")
-    settings = environment(target, draft, wanted.native, wanted.tokens or N_MAX)
+    settings = server_environment(target, draft, wanted.native, wanted.tokens or N_MAX)
     if wanted.context_length:
         settings["OLLAMA_CONTEXT_LENGTH"] = str(wanted.context_length)
     lines = [["env"], *([f"{name}={value}"] for name, value in settings.items()), ["ollama", "serve"]]
     return {"ollama.sh": _script(notes, lines)}
 
 
-_WRITERS: dict[Engine, Callable[[Wanted], dict[str, str]]] = {
-    Engine.VLLM: _vllm,
-    Engine.SGLANG: _sglang,
-    Engine.TENSORRT_LLM: _tensorrt_llm,
-    Engine.LLAMA_SERVER: _llama_server,
-    Engine.OLLAMA: _ollama,
+_WRITERS: dict[ExportEngine, Callable[[ExportRequest], dict[str, str]]] = {
+    ExportEngine.VLLM: _vllm,
+    ExportEngine.SGLANG: _sglang,
+    ExportEngine.TENSORRT_LLM: _tensorrt_llm,
+    ExportEngine.LLAMA_SERVER: _llama_server,
+    ExportEngine.OLLAMA: _ollama,
 }
 
 
-def _checked(wanted: Wanted, check: Callable[[], None]) -> list[str]:
+def _checked(wanted: ExportRequest, check: Callable[[], None]) -> list[str]:
     """What is to be said where the vocabularies can't be looked at."""
-    if known(wanted.target, wanted.draft):
+    if both_known(wanted.target, wanted.draft):
         check()
         return []
     return [_NOT_COMPARED]
 
 
-def _repositories(wanted: Wanted) -> tuple[str, str, list[str]]:
+def _repositories(wanted: ExportRequest) -> tuple[str, str, list[str]]:
     """Both repositories, and where they come from. Their weights aren't those that Ollama has."""
-    target = repository(wanted.target, "target-hf", wanted.target_hf)
-    draft = repository(wanted.draft, "draft-hf", wanted.draft_hf)
+    target = find_repository(wanted.target, "target-hf", wanted.target_hf)
+    draft = find_repository(wanted.draft, "draft-hf", wanted.draft_hf)
     sources = [f"{found.name}: by {found.known_by}" for found in (target, draft)]
     return target.name, draft.name, [*sources, "unquantised weights: replies differ from those of Ollama's files"]
 
 
-def _file(model: Described) -> str:
+def _file(model: ModelFacts) -> str:
     if not model.file:
         raise UsageError(f"no GGUF file of {model.name} is known: the pair has to name one, or a model on an Ollama")
     return model.file
@@ -182,14 +182,14 @@ def _path(file: str) -> PurePath:
     return PureWindowsPath(file) if PureWindowsPath(file).is_absolute() else PurePosixPath(file)
 
 
-def _where(wanted: Wanted) -> list[str]:
+def _where(wanted: ExportRequest) -> list[str]:
     places = {model.where for model in (wanted.target, wanted.draft) if model.file}
     if len(places) > 1:
         return [f"the files are on {' and on '.join(sorted(places))}: bring them to one machine"]
     return [f"the files are on {place}" for place in places if place != "this machine"]
 
 
-def _context(flag: str, wanted: Wanted) -> list[list[str]]:
+def _context(flag: str, wanted: ExportRequest) -> list[list[str]]:
     return [[flag, str(wanted.context_length)]] if wanted.context_length else []
 
 

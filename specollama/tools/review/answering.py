@@ -14,11 +14,11 @@ from specollama.config.settings import FileRef, ModelRef, PairSettings
 from specollama.errors import EndpointError, RunError
 from specollama.pairs.pair import Pair
 from specollama.pairs.report import stats_object
-from specollama.pairs.request import Conversation
+from specollama.pairs.request import ChatInput
 from specollama.spec_decode.events import Done, Text
-from specollama.spec_decode.types import Route, Rule, Token
-from specollama.tools.review.log_entries import Answered, Piece, digest
-from specollama.tools.review.prompts import Asked
+from specollama.spec_decode.types import AcceptanceMethod, Route, Token
+from specollama.tools.review.log_entries import ItemAnswered, Piece, text_digest
+from specollama.tools.review.prompts import BatchItem
 
 _SHOWN = 2  # most probable tokens at each place: the reply's own, and the best other
 _DIGITS = 4  # of a log-probability
@@ -30,7 +30,7 @@ def seed_of(run_seed: int, id: str, attempt: int) -> int:
 
 
 @dataclass(slots=True)
-class _Heard:
+class _ReplyBuffer:
     """A reply as it comes."""
 
     pieces: list[Piece] = field(default_factory=list)
@@ -43,12 +43,14 @@ class _Heard:
             self.pieces.append(_piece(event))
 
 
-async def answer(pair: Pair, asked: Asked, attempt: int, seed: int | None, *, plain: bool = False) -> Answered:
+async def answer_item(
+    pair: Pair, asked: BatchItem, attempt: int, seed: int | None, *, plain: bool = False
+) -> ItemAnswered:
     """The reply to an item, speculated as the pair is unless it is to be `plain`. Raises as `Pair.reply` does."""
-    chosen = pair.tuned(route=Route.PLAIN) if plain else pair
+    chosen = pair.with_overrides(route=Route.PLAIN) if plain else pair
     options = {**asked.options, **({} if seed is None else {"seed": seed})}
-    heard, done = _Heard(), None
-    async with aclosing(chosen.reply(Conversation(asked.messages, options, top_logprobs=_SHOWN))) as events:
+    heard, done = _ReplyBuffer(), None
+    async with aclosing(chosen.reply(ChatInput(asked.messages, options, top_logprobs=_SHOWN))) as events:
         async for event in events:
             if isinstance(event, Text):
                 heard.text(event)
@@ -57,7 +59,7 @@ async def answer(pair: Pair, asked: Asked, attempt: int, seed: int | None, *, pl
     if done is None:
         raise RunError("the reply has no end")
     text = "".join(piece.text for piece in heard.pieces)
-    return Answered(
+    return ItemAnswered(
         id=asked.id,
         attempt=attempt,
         messages=[message.body() for message in asked.messages],
@@ -72,19 +74,19 @@ async def answer(pair: Pair, asked: Asked, attempt: int, seed: int | None, *, pl
         target=str(pair.settings.target),
         target_digest=await _target_digest(pair),
         prompt_digest=prompt_digest(asked.messages),
-        digest=digest(text),
+        digest=text_digest(text),
     )
 
 
-def seed_for(settings: PairSettings, asked: Asked, run_seed: int, attempt: int) -> int | None:
+def seed_for(settings: PairSettings, asked: BatchItem, run_seed: int, attempt: int) -> int | None:
     """The seed to ask with: at first the item's or the pair's own. None under the rule `rejection`, which has none."""
     own = asked.options.get("seed", settings.options.get("seed"))
     if own is not None and attempt == 1:
         return int(own)
-    return None if settings.rule is Rule.REJECTION else seed_of(run_seed, asked.id, attempt)
+    return None if settings.rule is AcceptanceMethod.REJECTION else seed_of(run_seed, asked.id, attempt)
 
 
-def described(settings: PairSettings) -> dict[str, Any]:
+def describe_pair(settings: PairSettings) -> dict[str, Any]:
     """What of a pair decides its replies, as it is when the log is read again: a sequence is a list."""
     models = [_named(model) for model in (settings.target, *settings.drafts)]
     told = {
@@ -107,13 +109,13 @@ def _named(model: object) -> str:
 
 def prompt_digest(messages: Sequence[Message]) -> str:
     """SHA-256 of the messages as JSON."""
-    return digest(json.dumps([message.body() for message in messages], ensure_ascii=False, sort_keys=True))
+    return text_digest(json.dumps([message.body() for message in messages], ensure_ascii=False, sort_keys=True))
 
 
 async def _target_digest(pair: Pair) -> str:
     if isinstance(pair.settings.target, ModelRef):
         with suppress(EndpointError):  # the reply came without its server: from the file of a local store
-            return (await pair.models())[0].digest
+            return (await pair.model_infos())[0].digest
     return ""
 
 

@@ -11,23 +11,25 @@ from specollama._version import __version__
 from specollama.config.settings import PairSettings
 from specollama.errors import MissingPackage, ModelMissing, RunError, Unreachable, UnsupportedPair, UsageError
 from specollama.pairs.pair import Pair
-from specollama.tools.review.answering import answer, described, seed_for
-from specollama.tools.review.log_entries import Answered, Call, Failed, Opened
-from specollama.tools.review.prompts import Asked, Prompts
-from specollama.tools.review.run_folder import Run
-from specollama.tools.review.state import Status
+from specollama.tools.review.answering import answer_item, describe_pair, seed_for
+from specollama.tools.review.log_entries import ItemAnswered, ItemFailed, PairCall, RunOpened
+from specollama.tools.review.prompts import BatchItem, PromptFile
+from specollama.tools.review.run_folder import ReviewRun
+from specollama.tools.review.state import ItemStatus
 
 _FOR_ALL = (Unreachable, ModelMissing, MissingPackage)
 """Faults that the next item would meet as well."""
 
 
-def begin(run: Run, who: str, call: Call, settings: PairSettings, prompts: Prompts, quorum: int) -> None:
+def begin_run(
+    run: ReviewRun, who: str, call: PairCall, settings: PairSettings, prompts: PromptFile, quorum: int
+) -> None:
     """Write the first entry of a new run. Raises UsageError when one is there and says something else."""
-    opened, told = run.state.opened, described(settings)
+    opened, told = run.state.opened, describe_pair(settings)
     if opened is None:
         run.append(
             who,
-            Opened(
+            RunOpened(
                 version=__version__,
                 call=call,
                 settings=told,
@@ -43,19 +45,19 @@ def begin(run: Run, who: str, call: Call, settings: PairSettings, prompts: Promp
         _refuse(run, f"was begun with other prompts ({opened.prompts}, sha256 {opened.prompts_sha256[:12]})")
     if opened.quorum != quorum:
         _refuse(run, f"was begun with quorum {opened.quorum}, not {quorum}")
-    refuse_other_pair(run, settings)
+    check_same_pair(run, settings)
 
 
-def refuse_other_pair(run: Run, settings: PairSettings) -> None:
+def check_same_pair(run: ReviewRun, settings: PairSettings) -> None:
     """Raises UsageError naming what of the pair isn't as it was when the run began."""
-    told = described(settings)
+    told = describe_pair(settings)
     then = run.state.opened.settings if run.state.opened else told
     for name, value in told.items():
         if then.get(name) != value:
             _refuse(run, f"was begun with {name} {then.get(name)}, not {value}")
 
 
-def _refuse(run: Run, why: str) -> None:
+def _refuse(run: ReviewRun, why: str) -> None:
     raise UsageError(f"{run.folder}: {why}; give the same, or another folder")
 
 
@@ -63,10 +65,10 @@ def _refuse(run: Run, why: str) -> None:
 class Batch:
     """The items of a run that have no reply yet. `advance` is told of each that was tried, by its id."""
 
-    run: Run
+    run: ReviewRun
     who: str
     pair: Pair
-    prompts: Prompts
+    prompts: PromptFile
     advance: Callable[[str], None]
 
     async def answer_all(self, concurrency: int) -> None:
@@ -82,22 +84,22 @@ class Batch:
         except BaseExceptionGroup as faults:
             raise faults.exceptions[0] from None
 
-    def _waiting(self) -> list[Asked]:
-        without = {item.id for item in self.run.state.having(Status.WAITING, Status.FAILED)}
+    def _waiting(self) -> list[BatchItem]:
+        without = {item.id for item in self.run.state.with_status(ItemStatus.WAITING, ItemStatus.FAILED)}
         return [asked for asked in self.prompts.items if asked.id in without]
 
-    async def _answer_each(self, waiting: Iterator[Asked]) -> None:
+    async def _answer_each(self, waiting: Iterator[BatchItem]) -> None:
         for asked in waiting:
             self.run.append(self.who, await self._answer(asked))
             self.advance(asked.id)
 
-    async def _answer(self, asked: Asked) -> Answered | Failed:
+    async def _answer(self, asked: BatchItem) -> ItemAnswered | ItemFailed:
         opened = self.run.state.opened
         assert opened is not None
         seed = seed_for(self.pair.settings, asked, opened.seed, attempt=1)
         try:
-            return await answer(self.pair, asked, 1, seed)
+            return await answer_item(self.pair, asked, 1, seed)
         except _FOR_ALL:
             raise
         except (RunError, UnsupportedPair) as error:
-            return Failed(id=asked.id, error=str(error))
+            return ItemFailed(id=asked.id, error=str(error))

@@ -10,29 +10,29 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from specollama.config.schema import Table, misfit
-from specollama.config.validation import Place, validated
+from specollama.config.schema import Table, table_error
+from specollama.config.validation import ConfigLocation, validate_table
 from specollama.errors import UsageError, one_line
-from specollama.tools.review.log_entries import Approved, Edited, Rejected
-from specollama.tools.review.run_folder import Run
-from specollama.tools.review.state import Item, Refused
+from specollama.tools.review.log_entries import ItemApproved, ItemEdited, ItemRejected
+from specollama.tools.review.run_folder import ReviewRun
+from specollama.tools.review.state import EntryRefused, ReviewItem
 
-Decision = Approved | Rejected | Edited
-
-
-def approval(item: Item) -> Approved:
-    return Approved(id=item.id, digest=item.digest)
+Decision = ItemApproved | ItemRejected | ItemEdited
 
 
-def rejection(item: Item, reason: str) -> Rejected:
-    return Rejected(id=item.id, digest=item.digest, reason=reason.strip())
+def approve(item: ReviewItem) -> ItemApproved:
+    return ItemApproved(id=item.id, digest=item.digest)
 
 
-def edit(item: Item, text: str) -> Edited:
-    return Edited(id=item.id, digest=item.digest, text=text, difference=difference(item.text, text))
+def reject(item: ReviewItem, reason: str) -> ItemRejected:
+    return ItemRejected(id=item.id, digest=item.digest, reason=reason.strip())
 
 
-def difference(before: str, after: str) -> str:
+def edit(item: ReviewItem, text: str) -> ItemEdited:
+    return ItemEdited(id=item.id, digest=item.digest, text=text, difference=unified_difference(item.text, text))
+
+
+def unified_difference(before: str, after: str) -> str:
     """A unified diff, with three lines around each change."""
     lines = difflib.unified_diff(before.split("\n"), after.split("\n"), "before", "after", lineterm="")
     return "\n".join(lines)
@@ -50,32 +50,32 @@ class _Written(Table):
     @model_validator(mode="after")
     def _check_belongings(self) -> Self:
         if (self.reason is not None) != (self.decision == "reject"):
-            raise misfit("a reason goes with reject, and with nothing else", "reason")
+            raise table_error("a reason goes with reject, and with nothing else", "reason")
         if (self.text is not None) != (self.decision == "edit"):
-            raise misfit("a text goes with edit, and with nothing else", "text")
+            raise table_error("a text goes with edit, and with nothing else", "text")
         return self
 
 
-def record(run: Run, who: str, text: str, source: str) -> int:
+def record_decisions(run: ReviewRun, who: str, text: str, source: str) -> int:
     """Write the decisions of JSON lines, all or (when one can't be) none; how many these were.
 
     Raises UsageError naming the source, the line and what is wrong.
     """
-    trial, decisions = run.state.trial(), list[Decision]()
+    trial, decisions = run.state.copy(), list[Decision]()
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
-            place = Place(Path(f"{source}, line {number}"))
+            place = ConfigLocation(Path(f"{source}, line {number}"))
             try:
                 decisions.append(_decision(_read(line, place), trial.items))
                 trial.apply(who, decisions[-1])
-            except Refused as error:
+            except EntryRefused as error:
                 raise UsageError(f"{place}: {error}; nothing of it was written") from error
     for decision in decisions:
         run.append(who, decision)
     return len(decisions)
 
 
-def _read(line: str, place: Place) -> _Written:
+def _read(line: str, place: ConfigLocation) -> _Written:
     try:
         body = json.loads(line)
         json.dumps(body, ensure_ascii=False).encode()  # half of a surrogate pair can be written, but is no text
@@ -83,13 +83,13 @@ def _read(line: str, place: Place) -> _Written:
         raise UsageError(one_line(f"{place}: not JSON: {error}")) from error
     if not isinstance(body, dict):
         raise UsageError(f"{place}: must be an object with id, decision and digest")
-    return validated(_Written, body, place)
+    return validate_table(_Written, body, place)
 
 
-def _decision(written: _Written, items: Mapping[str, Item]) -> Decision:
+def _decision(written: _Written, items: Mapping[str, ReviewItem]) -> Decision:
     if written.decision == "approve":
-        return Approved(id=written.id, digest=written.digest)
+        return ItemApproved(id=written.id, digest=written.digest)
     if written.decision == "reject":
-        return Rejected(id=written.id, digest=written.digest, reason=written.reason or "")
+        return ItemRejected(id=written.id, digest=written.digest, reason=written.reason or "")
     before, text = items[written.id].text if written.id in items else "", written.text or ""
-    return Edited(id=written.id, digest=written.digest, text=text, difference=difference(before, text))
+    return ItemEdited(id=written.id, digest=written.digest, text=text, difference=unified_difference(before, text))

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from specollama.errors import one_line
-from specollama.tools.review.log_entries import AnyEntry, Line
+from specollama.tools.review.log_entries import AnyEntry, LogLine
 
 
-class Head(BaseModel):
+class ChainHead(BaseModel):
     """Where the log ends: lines, and the hash of the last. `next`: of a line that is being written."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -30,15 +30,15 @@ class Head(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ChainReading:
     """A log, read against its head.
 
     `faults`: what is wrong, a line each. `unfinished`: a process was killed while it wrote the line after the last of
     `lines`, of which `torn` bytes are there. `hashes`: of the lines, those that can't be read included.
     """
 
-    lines: Sequence[Line]
-    head: Head
+    lines: Sequence[LogLine]
+    head: ChainHead
     hashes: Sequence[str] = ()
     faults: Sequence[str] = ()
     unfinished: bool = False
@@ -49,40 +49,40 @@ def hash_of(line: bytes) -> str:
     return hashlib.sha256(line).hexdigest()
 
 
-def encoded(head: Head, at: str, who: str, entry: AnyEntry) -> bytes:
+def encoded(head: ChainHead, at: str, who: str, entry: AnyEntry) -> bytes:
     """The line that follows the head, without its line end."""
-    line = Line(n=head.count + 1, prev=head.hash, at=at, who=who, entry=entry)
+    line = LogLine(n=head.count + 1, prev=head.hash, at=at, who=who, entry=entry)
     return _json(line).encode("utf-8", "surrogatepass")
 
 
-def _json(line: Line) -> str:
+def _json(line: LogLine) -> str:
     return json.dumps(line.model_dump(mode="python"), ensure_ascii=False, separators=(",", ":"))
 
 
-def read(log: bytes, written: bytes | None) -> Read:
+def read_chain(log: bytes, written: bytes | None) -> ChainReading:
     """The lines of a log, and all that is wrong with it. `written`: the head's file; neither: a run without entries."""
     if written is None:
-        return Read([], Head(), faults=["the head is missing"] if log else [])
+        return ChainReading([], ChainHead(), faults=["the head is missing"] if log else [])
     try:
-        head = Head.model_validate_json(written)
+        head = ChainHead.model_validate_json(written)
     except ValidationError:
-        return Read([], Head(), faults=["the head isn't what was written there"])
+        return ChainReading([], ChainHead(), faults=["the head isn't what was written there"])
     *whole, torn = log.split(b"\n")
     hashes = [hash_of(raw) for raw in whole]
     last = hashes[-1] if hashes else ""
     if head.next is not None and len(whole) == head.count + 1 and last == head.next and not torn:
-        ended, unfinished = Head(count=len(whole), hash=last), True
+        ended, unfinished = ChainHead(count=len(whole), hash=last), True
     else:
-        ended, unfinished = Head(count=head.count, hash=head.hash), head.next is not None
-    lines, faults = list[Line](), list(_chain_faults(whole))
+        ended, unfinished = ChainHead(count=head.count, hash=head.hash), head.next is not None
+    lines, faults = list[LogLine](), list(_chain_faults(whole))
     faults += _end_faults(whole, torn, ended, unfinished)
     for number, raw in enumerate(whole, 1):
         try:
-            lines.append(Line.model_validate(json.loads(raw)))
+            lines.append(LogLine.model_validate(json.loads(raw)))
         except (ValidationError, ValueError, RecursionError) as error:
             faults.append(f"line {number} can't be read: {one_line(str(error).splitlines()[0])}")
             break
-    return Read(lines, ended, hashes, faults, unfinished, len(torn))
+    return ChainReading(lines, ended, hashes, faults, unfinished, len(torn))
 
 
 def _chain_faults(whole: Sequence[bytes]) -> Iterator[str]:
@@ -107,7 +107,7 @@ def _place(raw: bytes) -> tuple[object, object]:
         return None, None
 
 
-def _end_faults(whole: Sequence[bytes], torn: bytes, head: Head, unfinished: bool) -> Iterator[str]:
+def _end_faults(whole: Sequence[bytes], torn: bytes, head: ChainHead, unfinished: bool) -> Iterator[str]:
     if len(whole) < head.count:
         yield f"the end is cut off: {head.count} lines were written, {len(whole)} are there"
     elif len(whole) > head.count:

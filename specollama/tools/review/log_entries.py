@@ -12,7 +12,7 @@ class Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
-class Call(Entry):
+class PairCall(Entry):
     """How the pair was named: what it takes to open it once more."""
 
     pair: str | None = None
@@ -21,12 +21,12 @@ class Call(Entry):
     flags: dict[str, Any] = {}
 
 
-class Opened(Entry):
-    """The first entry, but for a `Recovered`. `settings`: the pair's; `seed`: what those of the items come from."""
+class RunOpened(Entry):
+    """The first entry, but for a `LogRepaired`. `settings`: the pair's; `seed`: what those of the items come from."""
 
     kind: Literal["opened"] = "opened"
     version: str
-    call: Call
+    call: PairCall
     settings: dict[str, Any]
     prompts: str
     prompts_sha256: str
@@ -45,7 +45,7 @@ class Piece(Entry):
     """The most probable other token, with its log-probability."""
 
 
-class Answered(Entry):
+class ItemAnswered(Entry):
     """A reply. `attempt`: 1, and one more each time that it was regenerated. `seed` None: fresh randomness."""
 
     kind: Literal["answered"] = "answered"
@@ -68,7 +68,7 @@ class Answered(Entry):
     digest: str
 
 
-class Failed(Entry):
+class ItemFailed(Entry):
     """No reply to an item, and why."""
 
     kind: Literal["failed"] = "failed"
@@ -76,21 +76,21 @@ class Failed(Entry):
     error: str
 
 
-class Approved(Entry):
+class ItemApproved(Entry):
     kind: Literal["approved"] = "approved"
     id: str
     digest: str
     """Of the text that the reviewer saw; so in the next two."""
 
 
-class Rejected(Entry):
+class ItemRejected(Entry):
     kind: Literal["rejected"] = "rejected"
     id: str
     digest: str
     reason: str
 
 
-class Edited(Entry):
+class ItemEdited(Entry):
     kind: Literal["edited"] = "edited"
     id: str
     digest: str
@@ -99,38 +99,38 @@ class Edited(Entry):
     """From the text before, as a unified diff."""
 
 
-class Sent(Entry):
+class ItemSent(Entry):
     """An item on its way out, and the digest of the text that goes."""
 
     id: str
     digest: str
 
 
-class Releasing(Entry):
+class ReleaseAnnounced(Entry):
     """Written before the output appears under its name. `sha256`: of the whole file; `draft`: its name until then."""
 
     kind: Literal["releasing"] = "releasing"
     file: str
     draft: str
     sha256: str
-    items: tuple[Sent, ...]
+    items: tuple[ItemSent, ...]
 
 
-class Released(Entry):
+class ReleaseDone(Entry):
     """What the last `releasing` announced is there, or was there, as a person says."""
 
     kind: Literal["released"] = "released"
     file: str
 
 
-class Withdrawn(Entry):
+class ReleaseWithdrawn(Entry):
     """A person's word that what the last `releasing` announced never went out: its items may be released again."""
 
     kind: Literal["withdrawn"] = "withdrawn"
     file: str
 
 
-class Running(Entry):
+class CommandStarted(Entry):
     """Written before an outbound command is run."""
 
     kind: Literal["running"] = "running"
@@ -139,7 +139,7 @@ class Running(Entry):
     command: tuple[str, ...]
 
 
-class Ran(Entry):
+class CommandEnded(Entry):
     """How an outbound command ended. `code` None: it never began, for the reason `error`."""
 
     kind: Literal["ran"] = "ran"
@@ -151,7 +151,7 @@ class Ran(Entry):
     stderr: str = ""
 
 
-class Marked(Entry):
+class CommandMarked(Entry):
     """A person's word on a command whose outcome isn't known, or that failed."""
 
     kind: Literal["marked"] = "marked"
@@ -159,7 +159,7 @@ class Marked(Entry):
     sent: bool
 
 
-class Recovered(Entry):
+class LogRepaired(Entry):
     """A process was killed while it wrote its entry; so many bytes of it were cut off."""
 
     kind: Literal["recovered"] = "recovered"
@@ -167,24 +167,24 @@ class Recovered(Entry):
 
 
 AnyEntry = Annotated[
-    Opened
-    | Answered
-    | Failed
-    | Approved
-    | Rejected
-    | Edited
-    | Releasing
-    | Released
-    | Withdrawn
-    | Running
-    | Ran
-    | Marked
-    | Recovered,
+    RunOpened
+    | ItemAnswered
+    | ItemFailed
+    | ItemApproved
+    | ItemRejected
+    | ItemEdited
+    | ReleaseAnnounced
+    | ReleaseDone
+    | ReleaseWithdrawn
+    | CommandStarted
+    | CommandEnded
+    | CommandMarked
+    | LogRepaired,
     Field(discriminator="kind"),
 ]
 
 
-class Line(Entry):
+class LogLine(Entry):
     """A line of the log. `prev`: SHA-256 of the line before, without its line end; "" in the first."""
 
     n: int
@@ -195,6 +195,6 @@ class Line(Entry):
     entry: AnyEntry
 
 
-def digest(text: str) -> str:
+def text_digest(text: str) -> str:
     """SHA-256 of a text, hexadecimal."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

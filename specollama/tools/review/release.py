@@ -17,14 +17,21 @@ from typing import Any
 
 from specollama.errors import RunError, UsageError, one_line
 from specollama.tools.review.hash_chain import hash_of
-from specollama.tools.review.log_entries import Ran, Released, Releasing, Running, Sent, Withdrawn
-from specollama.tools.review.run_folder import Run, sync_folder, write_durably
-from specollama.tools.review.state import Item, Outgoing, State, Status
+from specollama.tools.review.log_entries import (
+    CommandEnded,
+    CommandStarted,
+    ItemSent,
+    ReleaseAnnounced,
+    ReleaseDone,
+    ReleaseWithdrawn,
+)
+from specollama.tools.review.run_folder import ReviewRun, sync_folder, write_durably
+from specollama.tools.review.state import CommandStatus, ItemStatus, ReviewItem, RunState
 
 _KEPT = 4096  # characters of what a command prints, at the end
 
 
-def object_of(item: Item) -> dict[str, Any]:
+def item_object(item: ReviewItem) -> dict[str, Any]:
     """What goes out of an item."""
     return {
         "id": item.id,
@@ -36,36 +43,39 @@ def object_of(item: Item) -> dict[str, Any]:
     }
 
 
-def refuse_undecided(run: Run) -> None:
+def refuse_undecided(run: ReviewRun) -> None:
     """Raises UsageError while there are items that nobody can say yet whether they go out."""
-    undecided = run.state.having(Status.WAITING, Status.FAILED, Status.OPEN)
+    undecided = run.state.with_status(ItemStatus.WAITING, ItemStatus.FAILED, ItemStatus.OPEN)
     if not undecided:
         return
-    counts = {status: len(run.state.having(status)) for status in (Status.WAITING, Status.FAILED, Status.OPEN)}
-    words = {Status.WAITING: "without a reply", Status.FAILED: "failed", Status.OPEN: "not decided"}
+    counts = {
+        status: len(run.state.with_status(status))
+        for status in (ItemStatus.WAITING, ItemStatus.FAILED, ItemStatus.OPEN)
+    }
+    words = {ItemStatus.WAITING: "without a reply", ItemStatus.FAILED: "failed", ItemStatus.OPEN: "not decided"}
     told = ", ".join(f"{count} {words[status]}" for status, count in counts.items() if count)
     raise UsageError(f"{run.folder}: {told}; decide them, or release what is approved with --partial")
 
 
-def to_release(state: State) -> list[Item]:
+def items_to_release(state: RunState) -> list[ReviewItem]:
     return [item for item in state.approved() if not item.released]
 
 
-def to_run(state: State) -> list[Item]:
-    return [item for item in state.approved() if item.outgoing is Outgoing.NOT_RUN]
+def items_to_run(state: RunState) -> list[ReviewItem]:
+    return [item for item in state.approved() if item.outgoing is CommandStatus.NOT_RUN]
 
 
-def by_hand(state: State) -> list[Item]:
+def unresolved_items(state: RunState) -> list[ReviewItem]:
     """The items whose command may have worked or not."""
-    return [item for item in state.items.values() if item.outgoing in (Outgoing.UNKNOWN, Outgoing.FAILED)]
+    return [item for item in state.items.values() if item.outgoing in (CommandStatus.UNKNOWN, CommandStatus.FAILED)]
 
 
-def write(run: Run, who: str, file: Path) -> int:
+def write_release(run: ReviewRun, who: str, file: Path) -> int:
     """The approved items that weren't released before into a new file, all or nothing; how many these are.
 
     Raises UsageError when there are none, or the file exists.
     """
-    items = to_release(run.state)
+    items = items_to_release(run.state)
     if not items:
         raise UsageError(f"{run.folder}: {_why_none(run.state)}")
     if file.exists():
@@ -73,21 +83,21 @@ def write(run: Run, who: str, file: Path) -> int:
     if not file.parent.is_dir():
         raise UsageError(f"{file}: there is no folder {file.parent}")
     file = file.absolute()
-    content = "".join(json.dumps(object_of(item), ensure_ascii=False) + "\n" for item in items).encode()
+    content = "".join(json.dumps(item_object(item), ensure_ascii=False) + "\n" for item in items).encode()
     draft = file.with_name(f".{file.name}.{hash_of(content)[:12]}")
     write_durably(draft, content)
     sync_folder(draft.parent)
-    sent = tuple(Sent(id=item.id, digest=item.digest) for item in items)
-    run.append(who, Releasing(file=str(file), draft=str(draft), sha256=hash_of(content), items=sent))
-    finish(run, who)
+    sent = tuple(ItemSent(id=item.id, digest=item.digest) for item in items)
+    run.append(who, ReleaseAnnounced(file=str(file), draft=str(draft), sha256=hash_of(content), items=sent))
+    finish_release(run, who)
     return len(items)
 
 
-def finish(run: Run, who: str) -> str:
+def finish_release(run: ReviewRun, who: str) -> str:
     """Complete a release that was announced: its draft goes away before the file appears.
 
     The file's name; "" when none was announced. Raises RunError when neither is there: only a person can say then
-    whether it went out (`mark`).
+    whether it went out (`mark_release`).
     """
     announced = run.state.releasing
     if announced is None:
@@ -103,16 +113,16 @@ def finish(run: Run, who: str) -> str:
             f"{file}: what was to be released there isn't there, and neither is its draft. Look whether it went out, "
             f"and decide by hand: --mark {sent}, or --mark {not_sent} to release its items again"
         )
-    run.append(who, Released(file=announced.file))
+    run.append(who, ReleaseDone(file=announced.file))
     return announced.file
 
 
-def mark(run: Run, who: str, *, sent: bool) -> None:
+def mark_release(run: ReviewRun, who: str, *, sent: bool) -> None:
     """A person's word on a release that was announced. Raises UsageError when what was announced is there."""
     announced = run.state.releasing
     if announced is None or any(_holds(Path(each), announced.sha256) for each in (announced.file, announced.draft)):
         raise UsageError(f"{run.folder}: there is no release to decide by hand")
-    run.append(who, Released(file=announced.file) if sent else Withdrawn(file=announced.file))
+    run.append(who, ReleaseDone(file=announced.file) if sent else ReleaseWithdrawn(file=announced.file))
     _leaving(Path(announced.draft)).unlink(missing_ok=True)
 
 
@@ -151,7 +161,7 @@ def _why_not(error: OSError, draft: Path, file: Path) -> str:
     return f"{file}: can't appear in one step on this file system ({error.strerror or error}); {draft} is kept"
 
 
-def _why_none(state: State) -> str:
+def _why_none(state: RunState) -> str:
     if not state.approved():
         return "nothing is approved"
     files = ", ".join(dict.fromkeys(item.released for item in state.approved()))
@@ -159,10 +169,10 @@ def _why_none(state: State) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Outbound:
+class OutboundCommand:
     """A command that takes one item each time: an argument list, run without a shell, the item as JSON on its stdin."""
 
-    run: Run
+    run: ReviewRun
     who: str
     command: Sequence[str]
     told: Callable[[str], None]
@@ -172,23 +182,23 @@ class Outbound:
 
         Raises RunError at the first that fails: those after it weren't touched.
         """
-        items = to_run(self.run.state)
+        items = items_to_run(self.run.state)
         for item in items:
             self._send(item)
             self.told(item.id)
         return len(items)
 
-    def _send(self, item: Item) -> None:
-        said = json.dumps(object_of(item), ensure_ascii=False) + "\n"
-        self.run.append(self.who, Running(id=item.id, digest=item.digest, command=tuple(self.command)))
+    def _send(self, item: ReviewItem) -> None:
+        said = json.dumps(item_object(item), ensure_ascii=False) + "\n"
+        self.run.append(self.who, CommandStarted(id=item.id, digest=item.digest, command=tuple(self.command)))
         try:
             # stays with the terminal: Ctrl-C reaches it, too, and leaves an intent without a result
             ended = subprocess.run(list(self.command), input=said.encode(), capture_output=True, check=False)
         except OSError as error:
-            self.run.append(self.who, Ran(id=item.id, code=None, error=str(error)))
+            self.run.append(self.who, CommandEnded(id=item.id, code=None, error=str(error)))
             raise RunError(f"{item.id}: {self.command[0]} can't be run: {error.strerror or error}") from error
         out, err = _end(ended.stdout), _end(ended.stderr)
-        self.run.append(self.who, Ran(id=item.id, code=ended.returncode, stdout=out, stderr=err))
+        self.run.append(self.who, CommandEnded(id=item.id, code=ended.returncode, stdout=out, stderr=err))
         if ended.returncode:
             why = (err.strip().splitlines() or [""])[-1]
             raise RunError(

@@ -13,30 +13,30 @@ from filelock import FileLock, Timeout
 
 from specollama.errors import RunError, UsageError, one_line
 from specollama.tools.review import hash_chain
-from specollama.tools.review.hash_chain import Head
-from specollama.tools.review.log_entries import AnyEntry, Recovered
-from specollama.tools.review.state import Refused, State, fold
+from specollama.tools.review.hash_chain import ChainHead
+from specollama.tools.review.log_entries import AnyEntry, LogRepaired
+from specollama.tools.review.state import EntryRefused, RunState, fold
 
 LOG, HEAD, LOCK = "log.jsonl", "head.json", "lock"
 _NEW = ".new"  # of a file that is about to take another's place
 
 
-class Tampered(RunError):
+class LogTampered(RunError):
     """The log isn't the one that was written."""
 
 
 @dataclass(slots=True)
-class Run:
+class ReviewRun:
     """An open run. `append` is the only way in which anything changes."""
 
     folder: Path
-    state: State
-    _head: Head
+    state: RunState
+    _head: ChainHead
     recovered: int = 0  # bytes of a killed process's entry, cut off at opening
     _unsure: bool = False  # an entry was begun, and may be on the disk in part
 
     def append(self, who: str, entry: AnyEntry) -> None:
-        """Write the entry, and wait until it is on the disk. Raises Refused, with nothing written, if it is unfit."""
+        """Write the entry and wait until it is on the disk. An unfit one raises EntryRefused, nothing written."""
         if self._unsure:
             raise RunError(f"{self.folder}: the last entry couldn't be written; start again")
         self.state.check(who, entry)
@@ -46,7 +46,7 @@ class Run:
         self.state.apply(who, entry)
 
     def _write(self, line: bytes) -> None:
-        after = Head(count=self._head.count + 1, hash=hash_chain.hash_of(line))
+        after = ChainHead(count=self._head.count + 1, hash=hash_chain.hash_of(line))
         _write_head(self.folder, self._head.model_copy(update={"next": after.hash}))
         with (self.folder / LOG).open("ab") as log:
             log.write(line + b"\n")
@@ -57,7 +57,7 @@ class Run:
 
 
 @contextmanager
-def opened(folder: Path, who: str) -> Iterator[Run]:
+def open_run(folder: Path, who: str) -> Iterator[ReviewRun]:
     """The run in a folder, for this process alone. A new folder is made, and holds a run without entries.
 
     What a killed process was writing is settled first. Raises UsageError when another process has the run, or the
@@ -66,22 +66,22 @@ def opened(folder: Path, who: str) -> Iterator[Run]:
     if not _looks_like_a_run(folder):
         raise UsageError(f"{folder}: not empty, and not the folder of a run; name another one")
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder):
-        found = read(folder)
+    with lock_folder(folder):
+        found = read_run(folder)
         state = _state(folder, found)
-        run = Run(folder, state, found.head, found.torn)
+        run = ReviewRun(folder, state, found.head, found.torn)
         if found.unfinished:
             _settle(folder, found)
         if found.torn:
-            run.append(who, Recovered(cut=found.torn))
+            run.append(who, LogRepaired(cut=found.torn))
         yield run
 
 
 @contextmanager
-def existing(folder: Path, who: str) -> Iterator[Run]:
-    """As `opened`, for a run that was begun before."""
+def open_existing_run(folder: Path, who: str) -> Iterator[ReviewRun]:
+    """As `open_run`, for a run that was begun before."""
     refuse_missing(folder)
-    with opened(folder, who) as run:
+    with open_run(folder, who) as run:
         yield run
 
 
@@ -92,7 +92,7 @@ def refuse_missing(folder: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Holds the folder; the operating system lets go of it when the process ends in whatever way."""
     lock = FileLock(folder / LOCK, timeout=0)
     try:
@@ -105,38 +105,40 @@ def locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def verified(folder: Path) -> tuple[hash_chain.Read, list[str]]:
+def verify_log(folder: Path) -> tuple[hash_chain.ChainReading, list[str]]:
     """The log, and all that is wrong with it: the chain, the end, and what its entries may not do. Nothing is written.
 
     Raises UsageError when another process has the run, or there is none.
     """
     refuse_missing(folder)
-    with locked(folder) if os.access(folder, os.W_OK) else nullcontext():
-        found = read(folder)
+    with lock_folder(folder) if os.access(folder, os.W_OK) else nullcontext():
+        found = read_run(folder)
     faults = list(found.faults)
     try:
         fold(found.lines)
-    except Refused as error:
+    except EntryRefused as error:
         faults.append(str(error))
     return found, faults
 
 
-def read(folder: Path) -> hash_chain.Read:
+def read_run(folder: Path) -> hash_chain.ChainReading:
     log, head = folder / LOG, folder / HEAD
-    return hash_chain.read(log.read_bytes() if log.exists() else b"", head.read_bytes() if head.exists() else None)
+    return hash_chain.read_chain(
+        log.read_bytes() if log.exists() else b"", head.read_bytes() if head.exists() else None
+    )
 
 
-def _state(folder: Path, found: hash_chain.Read) -> State:
+def _state(folder: Path, found: hash_chain.ChainReading) -> RunState:
     try:
         if not found.faults:
             return fold(found.lines)
         fault = found.faults[0]
-    except Refused as error:
+    except EntryRefused as error:
         fault = str(error)
-    raise Tampered(one_line(f"{folder / LOG}: {fault}; `specollama review verify {folder}` tells all")) from None
+    raise LogTampered(one_line(f"{folder / LOG}: {fault}; `specollama review verify {folder}` tells all")) from None
 
 
-def _settle(folder: Path, found: hash_chain.Read) -> None:
+def _settle(folder: Path, found: hash_chain.ChainReading) -> None:
     """Cut off what is there of a line that a killed process didn't finish; one that is whole stays."""
     if found.torn:
         with (folder / LOG).open("r+b") as log:
@@ -145,7 +147,7 @@ def _settle(folder: Path, found: hash_chain.Read) -> None:
     _write_head(folder, found.head)
 
 
-def _write_head(folder: Path, head: Head) -> None:
+def _write_head(folder: Path, head: ChainHead) -> None:
     replace_file(folder / HEAD, head.model_dump_json(exclude_none=True).encode())
 
 

@@ -12,7 +12,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from specollama.pairs.trace.records import Reply, RoundLine, TokenLine
+from specollama.pairs.trace.records import RoundLine, TokenLine, TracedReply
 from specollama.spec_decode.events import decode_rate, first_burst
 
 _HEIGHT, _BAR = 74, 26  # pixels: of the timeline, and of a block
@@ -23,7 +23,7 @@ _ORIGINS = ("accepted", "recovered", "bonus", "plain")
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class RoundBlock:
     """A round on the time axis, in nanoseconds: waiting from `begin`, then drafting, then verifying until `end`."""
 
     begin: int
@@ -36,23 +36,23 @@ class Block:
         return self.drafting - self.begin
 
 
-def blocks(rounds: list[RoundLine]) -> list[Block]:
+def round_blocks(rounds: list[RoundLine]) -> list[RoundBlock]:
     """Where the rounds lie. Waiting is what lies between two of them: the target writing alone, or other work."""
     found, before = [], max(0, rounds[0].at - rounds[0].scoring - rounds[0].drafting) if rounds else 0
     for line in rounds:
         scoring = max(before, line.at - line.scoring)
         drafting = max(before, scoring - line.drafting)
-        found.append(Block(before, drafting, scoring, max(line.at, scoring)))
+        found.append(RoundBlock(before, drafting, scoring, max(line.at, scoring)))
         before = found[-1].end
     return found
 
 
-def page(reply: Reply) -> str:
+def page(reply: TracedReply) -> str:
     """The page of one reply."""
     style, script = (
         files("specollama.tools.trace_page").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js")
     )
-    axis = blocks(reply.rounds)
+    axis = round_blocks(reply.rounds)
     parts = {
         "policy": _policy(style, script),
         "style": style,
@@ -81,7 +81,7 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _about(reply: Reply) -> Iterator[str]:
+def _about(reply: TracedReply) -> Iterator[str]:
     head = reply.head
     yield f"target {head.target}"
     if head.drafts:
@@ -93,7 +93,7 @@ def _about(reply: Reply) -> Iterator[str]:
         yield "texts weren't kept: each character is a dot"
 
 
-def _statuses(reply: Reply) -> Iterator[str]:
+def _statuses(reply: TracedReply) -> Iterator[str]:
     for line in reply.statuses:
         yield f"speculation: {'on' if line.speculation else 'off'} ({line.detail})"
     if reply.end is None:
@@ -102,7 +102,7 @@ def _statuses(reply: Reply) -> Iterator[str]:
         yield f"broke off{': ' + reply.end.fault if reply.end.fault else ''}"
 
 
-def _totals(reply: Reply, axis: list[Block]) -> Iterator[tuple[str, str]]:
+def _totals(reply: TracedReply, axis: list[RoundBlock]) -> Iterator[tuple[str, str]]:
     stats = reply.end.stats if reply.end else {}
     drafted = [line for line in reply.rounds if line.round]
     tested, accepted = sum(line.tested for line in drafted), sum(line.accepted for line in drafted)
@@ -123,7 +123,7 @@ def _totals(reply: Reply, axis: list[Block]) -> Iterator[tuple[str, str]]:
         yield "before the first round", _seconds(axis[0].begin)
 
 
-def rate_of(reply: Reply) -> float | None:
+def rate_of(reply: TracedReply) -> float | None:
     """Of decoding."""
     if not reply.tokens:
         return None
@@ -142,7 +142,7 @@ def _token(number: int, line: TokenLine) -> str:
     return f'<span data-i="{number}" class="{classes}" tabindex="-1">{escape(text)}</span>'
 
 
-def _timeline(reply: Reply, axis: list[Block]) -> str:
+def _timeline(reply: TracedReply, axis: list[RoundBlock]) -> str:
     if not axis:
         return '<p class="status">no rounds: the target wrote alone</p>'
     width = max(_WIDTH, _ROUND_WIDTH * len(axis))
@@ -161,7 +161,7 @@ def _timeline(reply: Reply, axis: list[Block]) -> str:
     )
 
 
-def _block(number: int, line: RoundLine, block: Block, start: int, scale: float) -> str:
+def _block(number: int, line: RoundLine, block: RoundBlock, start: int, scale: float) -> str:
     top = 22
 
     def rect(kind: str, begin: int, end: int) -> str:
@@ -188,7 +188,7 @@ def _ticks(start: int, end: int, width: int, scale: float) -> Iterator[str]:
         yield f'<text x="{x:.1f}" y="67" text-anchor="{anchor}">{at / 1e9:.2f} s</text>'
 
 
-def _data(reply: Reply, axis: list[Block]) -> str:
+def _data(reply: TracedReply, axis: list[RoundBlock]) -> str:
     rounds = [line.model_dump() | {"waiting": block.waiting} for line, block in zip(reply.rounds, axis, strict=True)]
     data: dict[str, Any] = {"tokens": [line.model_dump() for line in reply.tokens], "rounds": rounds}
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str)

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from specollama.backends.llama_cpp import tokenizer
-from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
 from specollama.backends.ollama.client import OllamaServer
 from specollama.config.endpoints import Endpoint
 from specollama.config.settings import ModelRef, PairSettings
@@ -59,12 +59,12 @@ def pair_settings(recorder_url: str) -> Callable[..., PairSettings]:
 @pytest_asyncio.fixture(scope="session")
 async def target_vocabulary(
     embedded_url: str, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[LlamaVocabulary]:
+) -> AsyncIterator[LlamaTokenizer]:
     """The target's tokenizer, rebuilt from what the embedded server shows."""
     path: Path = tmp_path_factory.mktemp("vocabularies") / "target.gguf"
     async with OllamaServer(embedded_url) as server:
         show = await server.show("target", verbose=True)
-    tokenizer.write(show.model_info, path)
-    vocabulary = LlamaVocabulary(path)
+    tokenizer.write_vocabulary_file(show.model_info, path)
+    vocabulary = LlamaTokenizer(path)
     yield vocabulary
     vocabulary.close()

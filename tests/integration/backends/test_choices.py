@@ -8,30 +8,30 @@ from typing import Any
 
 import pytest
 
-from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
 from specollama.backends.ollama.model_info import full_name
-from specollama.backends.ollama.request_bodies import Requests
+from specollama.backends.ollama.request_bodies import RequestTemplate
 from specollama.backends.ollama.schema import Message, ModelDetails
 from specollama.config.endpoints import Endpoint
 from specollama.config.settings import ModelRef, PairSettings
 from specollama.errors import ModelMissing, RunError, Unreachable, UnsupportedPair
-from specollama.pairs.feasibility import ReplyContext, choose_rule, near_tie_words, why_plain
+from specollama.pairs.feasibility import ReplyContext, choose_acceptance_method, near_tie_text, why_plain
 from specollama.pairs.pair import Pair
-from specollama.pairs.request import Conversation
-from specollama.pairs.routes.lanes import begins_twice
-from specollama.pairs.tokenizers import Tokenizers, compared
+from specollama.pairs.request import ChatInput
+from specollama.pairs.routes.lanes import may_double_bos
+from specollama.pairs.tokenizers import TokenizerMatch, compare_tokenizers
 from specollama.spec_decode.events import Status
-from specollama.spec_decode.types import Route, Rule, SamplingOptions
+from specollama.spec_decode.types import AcceptanceMethod, Route, SamplingOptions
 from tests.support.made_up_models import model
 from tests.support.pair_replies import ask, reply
 from tests.support.serving import Recorder
 
 Pairs = Callable[..., PairSettings]
 
-HELLO = Conversation([Message(role="user", content="Hello")])
+HELLO = ChatInput([Message(role="user", content="Hello")])
 
 
-def why(settings: PairSettings, conversation: Conversation = HELLO, **show: Any) -> str | None:
+def why(settings: PairSettings, conversation: ChatInput = HELLO, **show: Any) -> str | None:
     target = model(**show)
     return why_plain(ReplyContext(settings, conversation, target), target)
 
@@ -50,7 +50,7 @@ def why(settings: PairSettings, conversation: Conversation = HELLO, **show: Any)
     ],
 )
 def test_the_near_tie_bound_is_that_of_the_targets_quantisation(quantisation: str, words: str) -> None:
-    assert near_tie_words(quantisation) == words
+    assert near_tie_text(quantisation) == words
 
 
 def test_nothing_stands_against_an_ordinary_model(pair_settings: Pairs) -> None:
@@ -97,19 +97,27 @@ SAMPLED = SamplingOptions(temperature=0.8)
 
 
 @pytest.fixture
-def same(target_vocabulary: LlamaVocabulary) -> Tokenizers:
-    return Tokenizers(target_vocabulary, same=True)
+def same(target_vocabulary: LlamaTokenizer) -> TokenizerMatch:
+    return TokenizerMatch(target_vocabulary, same=True)
 
 
-def test_at_temperature_0_the_rule_is_greedy_whatever_was_asked(same: Tokenizers) -> None:
-    for asked in (Rule.AUTO, Rule.MATCH, Rule.REJECTION):
-        assert choose_rule(asked, SamplingOptions(temperature=0), model(), model(), same) is Rule.GREEDY
+def test_at_temperature_0_the_rule_is_greedy_whatever_was_asked(same: TokenizerMatch) -> None:
+    for asked in (AcceptanceMethod.AUTO, AcceptanceMethod.MATCH, AcceptanceMethod.REJECTION):
+        assert (
+            choose_acceptance_method(asked, SamplingOptions(temperature=0), model(), model(), same)
+            is AcceptanceMethod.GREEDY
+        )
 
 
-def test_above_it_is_rejection_where_that_is_exact(same: Tokenizers) -> None:
-    assert choose_rule(Rule.AUTO, SAMPLED, model(), model(), same) is Rule.REJECTION
-    assert choose_rule(Rule.REJECTION, SAMPLED, model(), model(), same) is Rule.REJECTION
-    assert choose_rule(Rule.MATCH, SAMPLED, model(), model(), same) is Rule.MATCH
+def test_above_it_is_rejection_where_that_is_exact(same: TokenizerMatch) -> None:
+    assert (
+        choose_acceptance_method(AcceptanceMethod.AUTO, SAMPLED, model(), model(), same) is AcceptanceMethod.REJECTION
+    )
+    assert (
+        choose_acceptance_method(AcceptanceMethod.REJECTION, SAMPLED, model(), model(), same)
+        is AcceptanceMethod.REJECTION
+    )
+    assert choose_acceptance_method(AcceptanceMethod.MATCH, SAMPLED, model(), model(), same) is AcceptanceMethod.MATCH
 
 
 @pytest.mark.parametrize(
@@ -124,22 +132,27 @@ def test_above_it_is_rejection_where_that_is_exact(same: Tokenizers) -> None:
     ],
 )
 def test_where_rejection_is_not_exact_the_rule_is_match_or_a_refusal(
-    same: Tokenizers, change: dict[str, Any], show: dict[str, Any], reason: str
+    same: TokenizerMatch, change: dict[str, Any], show: dict[str, Any], reason: str
 ) -> None:
     options = replace(SAMPLED, **change)
-    assert choose_rule(Rule.AUTO, options, model(**show), model(), same) is Rule.MATCH
+    assert (
+        choose_acceptance_method(AcceptanceMethod.AUTO, options, model(**show), model(), same) is AcceptanceMethod.MATCH
+    )
     with pytest.raises(UnsupportedPair, match=f"can't be kept lossless here: {reason}.*use `match` or `auto`"):
-        choose_rule(Rule.REJECTION, options, model(**show), model(), same)
+        choose_acceptance_method(AcceptanceMethod.REJECTION, options, model(**show), model(), same)
 
 
-def test_without_equal_and_known_tokenizers_the_rule_is_match_or_a_refusal(target_vocabulary: LlamaVocabulary) -> None:
+def test_without_equal_and_known_tokenizers_the_rule_is_match_or_a_refusal(target_vocabulary: LlamaTokenizer) -> None:
     for tokenizers, reason in (
-        (Tokenizers(why_not_exact="gguf isn't installed"), "gguf isn't installed"),
-        (Tokenizers(target_vocabulary, difference="token 139 differs"), "different tokenizers"),
+        (TokenizerMatch(why_not_exact="gguf isn't installed"), "gguf isn't installed"),
+        (TokenizerMatch(target_vocabulary, difference="token 139 differs"), "different tokenizers"),
     ):
-        assert choose_rule(Rule.AUTO, SAMPLED, model(), model(), tokenizers) is Rule.MATCH
+        assert (
+            choose_acceptance_method(AcceptanceMethod.AUTO, SAMPLED, model(), model(), tokenizers)
+            is AcceptanceMethod.MATCH
+        )
         with pytest.raises(UnsupportedPair, match=reason):
-            choose_rule(Rule.REJECTION, SAMPLED, model(), model(), tokenizers)
+            choose_acceptance_method(AcceptanceMethod.REJECTION, SAMPLED, model(), model(), tokenizers)
 
 
 # Through a pair
@@ -158,7 +171,7 @@ async def test_the_status_is_one_line_either_way(pair_settings: Pairs) -> None:
 
 async def test_a_refused_rule_is_told_before_anything_is_generated(recorder: Recorder, pair_settings: Pairs) -> None:
     with pytest.raises(UnsupportedPair, match="a seed asks"):
-        await reply(pair_settings(rule=Rule.REJECTION), ask(temperature=0.8, seed=1))
+        await reply(pair_settings(rule=AcceptanceMethod.REJECTION), ask(temperature=0.8, seed=1))
     assert not recorder.asked("/api/generate")
 
 
@@ -187,30 +200,30 @@ async def test_a_missing_target_is_told_with_near_names(pair_settings: Pairs) ->
         await statuses(elsewhere(settings, target=wrong))
 
 
-def test_a_draft_whose_sampler_is_not_known_is_judged_by_match(same: Tokenizers) -> None:
+def test_a_draft_whose_sampler_is_not_known_is_judged_by_match(same: TokenizerMatch) -> None:
     for old in (model(version="0.29.0"), model(model_info={"general.sampling.top_k": 3})):
-        assert choose_rule(Rule.AUTO, SAMPLED, model(), old, same) is Rule.MATCH
+        assert choose_acceptance_method(AcceptanceMethod.AUTO, SAMPLED, model(), old, same) is AcceptanceMethod.MATCH
         with pytest.raises(UnsupportedPair, match="the draft's sampler"):
-            choose_rule(Rule.REJECTION, SAMPLED, model(), old, same)
+            choose_acceptance_method(AcceptanceMethod.REJECTION, SAMPLED, model(), old, same)
 
 
-def test_a_draft_without_a_vocabulary_leaves_the_target_its_own(target_vocabulary: LlamaVocabulary) -> None:
-    known = compared(target_vocabulary, RunError("the server doesn't give the model's vocabulary"))
+def test_a_draft_without_a_vocabulary_leaves_the_target_its_own(target_vocabulary: LlamaTokenizer) -> None:
+    known = compare_tokenizers(target_vocabulary, RunError("the server doesn't give the model's vocabulary"))
     assert known.target is target_vocabulary
     assert not known.same
     assert "the server doesn't give" in known.difference
 
 
 def test_a_target_without_a_vocabulary_says_why() -> None:
-    assert compared(RunError("gguf isn't installed"), RunError("x")).why_not_exact == "gguf isn't installed"
+    assert compare_tokenizers(RunError("gguf isn't installed"), RunError("x")).why_not_exact == "gguf isn't installed"
 
 
 @pytest.mark.parametrize("marker", ["<s>", "<bos>", "<|begin_of_text|>", "<｜begin▁of▁sentence｜>"])
 def test_a_begin_marker_that_the_server_may_add_once_more_is_noticed(marker: str) -> None:
-    assert begins_twice(marker + "hi", model())
-    assert begins_twice(marker + "hi", model(model_info={"tokenizer.ggml.add_bos_token": True}))
-    assert not begins_twice(marker + "hi", model(model_info={"tokenizer.ggml.add_bos_token": False}))
-    assert not begins_twice("hi" + marker, model())
+    assert may_double_bos(marker + "hi", model())
+    assert may_double_bos(marker + "hi", model(model_info={"tokenizer.ggml.add_bos_token": True}))
+    assert not may_double_bos(marker + "hi", model(model_info={"tokenizer.ggml.add_bos_token": False}))
+    assert not may_double_bos("hi" + marker, model())
 
 
 @pytest.mark.parametrize("name", ["Qwen2.5:0.5B", "library/qwen2.5:0.5b", "registry.ollama.ai/library/qwen2.5:0.5b"])
@@ -221,7 +234,7 @@ def test_a_model_has_one_name_in_full(name: str) -> None:
 
 @pytest.mark.parametrize("zero", [0, 0.0, "0", "0s", "0m", "0.0h"])
 def test_a_keep_alive_of_zero_unloads_after_the_reply_not_after_each_row(zero: float | str) -> None:
-    requests = Requests("m", SAMPLED, keep_alive=zero)
+    requests = RequestTemplate("m", SAMPLED, keep_alive=zero)
     assert "keep_alive" not in requests.raw("p", num_predict=1, seed=1)
     assert "keep_alive" not in requests.load_only()
     assert requests.unloads
@@ -230,6 +243,6 @@ def test_a_keep_alive_of_zero_unloads_after_the_reply_not_after_each_row(zero: f
 
 @pytest.mark.parametrize("kept", ["30m", "1h30m", -1, 10, 0.5, "10s", "0.5h"])
 def test_any_other_keep_alive_goes_with_each_request(kept: float | str) -> None:
-    requests = Requests("m", SAMPLED, keep_alive=kept)
+    requests = RequestTemplate("m", SAMPLED, keep_alive=kept)
     assert not requests.unloads
     assert requests.raw("p", num_predict=1, seed=1)["keep_alive"] == kept

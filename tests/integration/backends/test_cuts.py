@@ -6,23 +6,23 @@ from collections.abc import Callable
 
 import pytest
 
-from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
 from specollama.backends.ollama.client import OllamaServer
 from specollama.spec_decode.acceptance import position_seed
 from specollama.spec_decode.events import Text
-from specollama.spec_decode.retokenization import CountedCursor, Cursor, ExactCursor
+from specollama.spec_decode.retokenization import CountedPath, ExactPath, TokenPath
 from specollama.spec_decode.types import DoneReason, Origin
 from tests.support.lanes import Drafting, plain, speculated
 from tests.support.serving import Answer, Recorder, Stage, lines, replayed, whole
 
-MakeCursor = Callable[[str], Cursor]
+MakeCursor = Callable[[str], TokenPath]
 
 
 @pytest.fixture(params=["exact", "counted"])
-def cursor(request: pytest.FixtureRequest, target_vocabulary: LlamaVocabulary) -> MakeCursor:
+def cursor(request: pytest.FixtureRequest, target_vocabulary: LlamaTokenizer) -> MakeCursor:
     if request.param == "exact":
-        return lambda prompt: ExactCursor(prompt, target_vocabulary)
-    return CountedCursor
+        return lambda prompt: ExactPath(prompt, target_vocabulary)
+    return CountedPath
 
 
 def turn(question: str) -> str:
@@ -73,15 +73,15 @@ async def test_a_limit_inside_a_character_ends_where_the_target_alone_ends(
 
 
 async def test_what_the_target_wrote_alone_is_told_from_what_was_drafted(
-    server: OllamaServer, target_vocabulary: LlamaVocabulary
+    server: OllamaServer, target_vocabulary: LlamaTokenizer
 ) -> None:
     prompt = MANY_TOKENS["chinese"]
-    reply = await speculated(server, prompt, ExactCursor(prompt, target_vocabulary))
+    reply = await speculated(server, prompt, ExactPath(prompt, target_vocabulary))
     assert reply.stats.plain == sum(piece.origin is Origin.PLAIN for piece in reply.pieces)
     assert all(isinstance(piece, Text) for piece in reply.pieces)
 
 
-def rows_on_path(recorder: Recorder, prompt: str, vocabulary: LlamaVocabulary) -> bool:
+def rows_on_path(recorder: Recorder, prompt: str, vocabulary: LlamaTokenizer) -> bool:
     """Whether the server read every row as so many tokens as its place in the reply says."""
     start = len(vocabulary.encode(prompt))
     places = {position_seed(11, place): place for place in range(200)}
@@ -89,7 +89,7 @@ def rows_on_path(recorder: Recorder, prompt: str, vocabulary: LlamaVocabulary) -
 
 
 async def test_C04_a_text_that_ends_in_a_colon_goes_on_as_the_target_alone_goes_on(
-    server: OllamaServer, recorder: Recorder, cursor: MakeCursor, target_vocabulary: LlamaVocabulary
+    server: OllamaServer, recorder: Recorder, cursor: MakeCursor, target_vocabulary: LlamaTokenizer
 ) -> None:
     prompt = "Links: http://a.example, http://b.example, http://c.example, see http"
     alone = await plain(server, prompt)
@@ -99,12 +99,12 @@ async def test_C04_a_text_that_ends_in_a_colon_goes_on_as_the_target_alone_goes_
     letters = Drafting(lambda text: list((prompt + alone)[len(text) :]))  # ":" "/" "/": never the target's tokens
     reply = await speculated(server, prompt, cursor(prompt), drafter=letters)
     assert reply.text == alone
-    if isinstance(cursor(prompt), ExactCursor):
+    if isinstance(cursor(prompt), ExactPath):
         assert rows_on_path(recorder, prompt, target_vocabulary)
 
 
 async def test_C05_a_space_at_the_end_of_the_prompt_stays_and_derails_nothing(
-    server: OllamaServer, recorder: Recorder, cursor: MakeCursor, target_vocabulary: LlamaVocabulary
+    server: OllamaServer, recorder: Recorder, cursor: MakeCursor, target_vocabulary: LlamaTokenizer
 ) -> None:
     prompt = "One, two, three, "  # no near-ties
     alone = await plain(server, prompt)
@@ -112,7 +112,7 @@ async def test_C05_a_space_at_the_end_of_the_prompt_stays_and_derails_nothing(
     reply = await speculated(server, prompt, cursor(prompt))
     assert reply.text == alone
     assert all(row.body["prompt"].startswith(prompt) for row in recorder.rows)
-    if isinstance(cursor(prompt), ExactCursor):
+    if isinstance(cursor(prompt), ExactPath):
         assert rows_on_path(recorder, prompt, target_vocabulary)
 
 
@@ -129,10 +129,10 @@ async def test_C05_a_draft_of_lone_spaces_changes_nothing(server: OllamaServer, 
 
 
 async def test_C06_the_begin_marker_is_once_in_every_prompt_and_only_what_was_accepted_is_added(
-    server: OllamaServer, recorder: Recorder, target_vocabulary: LlamaVocabulary
+    server: OllamaServer, recorder: Recorder, target_vocabulary: LlamaTokenizer
 ) -> None:
     prompt = turn("Count from one to twelve.")
-    reply = await speculated(server, prompt, ExactCursor(prompt, target_vocabulary))
+    reply = await speculated(server, prompt, ExactPath(prompt, target_vocabulary))
     assert reply.stats.rounds >= 3
     for each in recorder.asked("/api/generate"):
         assert each.body["prompt"].startswith(prompt)
@@ -179,7 +179,7 @@ async def test_a_draft_that_is_empty_leaves_the_target_to_write(server: OllamaSe
 
 
 async def test_a_reply_runs_up_to_the_end_of_the_context_and_past_it_as_the_target_alone_does(
-    server: OllamaServer, cursor: MakeCursor, target_vocabulary: LlamaVocabulary
+    server: OllamaServer, cursor: MakeCursor, target_vocabulary: LlamaTokenizer
 ) -> None:
     """With the context believed to be short, the rest comes from one plain stream."""
     prompt = MANY_TOKENS["math"]
@@ -190,11 +190,11 @@ async def test_a_reply_runs_up_to_the_end_of_the_context_and_past_it_as_the_targ
 
 
 async def test_a_prompt_that_fills_the_context_is_left_to_the_target(
-    server: OllamaServer, target_vocabulary: LlamaVocabulary
+    server: OllamaServer, target_vocabulary: LlamaTokenizer
 ) -> None:
     prompt = turn("Name three colours.")
     size = len(target_vocabulary.encode(prompt))
-    cursor = ExactCursor(prompt, target_vocabulary)
+    cursor = ExactPath(prompt, target_vocabulary)
     reply = await speculated(server, prompt, cursor, context_length=size)
     assert reply.text == await plain(server, prompt)
 
@@ -225,6 +225,6 @@ async def test_a_target_that_draws_otherwise_the_second_time_is_told_and_goes_on
         ]
     )
     async with OllamaServer(stage.url) as server:
-        reply = await speculated(server, "p", CountedCursor("p"), drafter=Drafting([]))
+        reply = await speculated(server, "p", CountedPath("p"), drafter=Drafting([]))
     assert reply.text == "ab"
     assert reply.stats.notices == ["the target answered the same request differently"]

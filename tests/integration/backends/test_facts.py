@@ -6,7 +6,7 @@ import pytest
 
 from specollama.backends.llama_cpp.draft_compatibility import first_difference
 from specollama.backends.ollama.client import OllamaServer
-from specollama.backends.ollama.model_info import describe, parameters, parsed_version
+from specollama.backends.ollama.model_info import fetch_model_info, parameters, parsed_version
 from specollama.backends.ollama.schema import ModelDetails
 from specollama.errors import ModelMissing
 from tests.support.made_up_models import model
@@ -49,7 +49,7 @@ def test_a_version_is_its_numbers(text: str, version: tuple[int, ...]) -> None:
 )
 def test_what_a_version_can_do(version: str, facts: tuple[bool, int, bool, bool]) -> None:
     known = model(version)
-    assert (known.has_logprobs, known.row_tokens, known.sampler_known, known.renders) == facts
+    assert (known.has_logprobs, known.row_tokens, known.has_known_sampler, known.renders_prompts) == facts
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ def test_the_repeat_penalty_that_nobody_set_was_another_once(version: str, penal
 
 
 def test_a_sampler_of_the_models_own_is_not_known() -> None:
-    assert model(model_info={"general.architecture": "llama"}).sampler_known
-    assert not model(model_info={"general.sampling.xtc_probability": 0.5}).sampler_known
-    assert not model(details=ModelDetails(format="safetensors")).sampler_known
+    assert model(model_info={"general.architecture": "llama"}).has_known_sampler
+    assert not model(model_info={"general.sampling.xtc_probability": 0.5}).has_known_sampler
+    assert not model(details=ModelDetails(format="safetensors")).has_known_sampler
 
 
 def test_parameters_are_read_as_ollama_prints_them() -> None:
@@ -129,19 +129,19 @@ def test_C22_padding_is_no_difference() -> None:
 
 
 def test_thinking_cloud_and_self_speculating_models_are_told_apart() -> None:
-    assert model(capabilities=["completion", "thinking"]).thinks
-    assert not model(capabilities=["completion"]).thinks
-    assert model(name="m:cloud").remote
-    assert model(name="m:120b-cloud").remote
-    assert model(remote_host="https://ollama.com").remote
-    assert not model(name="cloudy:7b").remote
+    assert model(capabilities=["completion", "thinking"]).can_think
+    assert not model(capabilities=["completion"]).can_think
+    assert model(name="m:cloud").is_remote
+    assert model(name="m:120b-cloud").is_remote
+    assert model(remote_host="https://ollama.com").is_remote
+    assert not model(name="cloudy:7b").is_remote
     drafted = model(modelfile="FROM a\nDRAFT /blobs/b\n")
-    assert drafted.speculates_itself({})
-    assert drafted.speculates_itself({"draft_num_predict": 2})
-    assert not drafted.speculates_itself({"draft_num_predict": 0})
-    assert model().speculates_itself({"draft_num_predict": 4})
-    assert not model().speculates_itself({"draft_num_predict": 0})
-    assert not model(modelfile="FROM a\n# a DRAFT of mine\nSYSTEM DRAFT\n").speculates_itself({})
+    assert drafted.speculates_natively({})
+    assert drafted.speculates_natively({"draft_num_predict": 2})
+    assert not drafted.speculates_natively({"draft_num_predict": 0})
+    assert model().speculates_natively({"draft_num_predict": 4})
+    assert not model().speculates_natively({"draft_num_predict": 0})
+    assert not model(modelfile="FROM a\n# a DRAFT of mine\nSYSTEM DRAFT\n").speculates_natively({})
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ async def test_the_digest_is_that_of_the_models_tag(stage: Stage, name: str, lis
     tags = whole({"models": [{"name": listed, "digest": "ab12"}]})
     stage.app = replayed(version=whole({"version": "0.33.0"}), show=whole({}), tags=tags)
     async with OllamaServer(stage.url) as server:
-        assert (await describe(server, name)).digest == digest
+        assert (await fetch_model_info(server, name)).digest == digest
 
 
 @pytest.mark.parametrize("digest", ["../../elsewhere", "/tmp/x", "ab/cd", "ab\x00", "ab.gguf"])
@@ -165,7 +165,7 @@ async def test_a_digest_that_is_none_never_names_a_file(stage: Stage, digest: st
     tags = whole({"models": [{"name": "m:latest", "digest": digest}]})
     stage.app = replayed(version=whole({"version": "0.33.0"}), show=whole({}), tags=tags)
     async with OllamaServer(stage.url) as server:
-        assert (await describe(server, "m")).digest == ""
+        assert (await fetch_model_info(server, "m")).digest == ""
 
 
 async def test_a_model_that_is_missing_is_told_before_anything_else(stage: Stage) -> None:
@@ -174,4 +174,4 @@ async def test_a_model_that_is_missing_is_told_before_anything_else(stage: Stage
     stage.app = replayed(version=whole({"version": "0.33.0"}), show=missing, tags=tags)
     async with OllamaServer(stage.url) as server:
         with pytest.raises(ModelMissing, match=r"target:latest.*ollama pull targte"):
-            await describe(server, "targte")
+            await fetch_model_info(server, "targte")

@@ -7,10 +7,16 @@ from contextlib import aclosing
 
 import pytest
 
-from specollama.backends.engines.base import Draws, Place
-from specollama.backends.engines.llama_server import Chunk, LlamaServer, completion_body, rows_body, sampling
+from specollama.backends.engines.base import DrawSettings, PromptPosition
+from specollama.backends.engines.llama_server import (
+    Chunk,
+    LlamaServer,
+    completion_body,
+    sampling_body,
+    score_request_body,
+)
 from specollama.errors import BrokenReply, Refused, Unreachable
-from specollama.server.embedded.serve import Running
+from specollama.server.embedded.serve import RunningServer
 from specollama.spec_decode.acceptance import position_seed
 from specollama.spec_decode.types import DoneReason, SamplingOptions
 from tests.support.serving import Answer, Replayed, serving, whole
@@ -54,12 +60,14 @@ def test_the_options_are_sent_by_the_engines_own_names() -> None:
 
 def test_without_a_seed_no_draw_is_by_that_of_the_server() -> None:
     """One that it was started with (`--seed`) would be that of each row, so that all were drawn by the same number."""
-    draws = Draws(SamplingOptions())
-    rows = rows_body([Place([1, 2]), Place([1, 2, 3])], draws)
-    assert [body["seed"] for body in (rows, completion_body("Why?", draws.options), sampling(draws.options))] == [
+    draws = DrawSettings(SamplingOptions())
+    rows = score_request_body([PromptPosition([1, 2]), PromptPosition([1, 2, 3])], draws)
+    assert [body["seed"] for body in (rows, completion_body("Why?", draws.options), sampling_body(draws.options))] == [
         -1
     ] * 3
-    assert rows_body([Place([1, 2], 4)], Draws(SamplingOptions(), 7))["seed"] == position_seed(7, 4)
+    assert score_request_body([PromptPosition([1, 2], 4)], DrawSettings(SamplingOptions(), 7))["seed"] == position_seed(
+        7, 4
+    )
 
 
 async def test_the_engines_own_count_of_its_drafts_comes_with_the_end() -> None:
@@ -123,12 +131,12 @@ async def test_a_server_that_is_not_there_is_named_with_where_it_was_set() -> No
             await server.props()
 
 
-async def test_the_real_one_renders_completes_and_counts(embedded: Running) -> None:
+async def test_the_real_one_renders_completes_and_counts(embedded: RunningServer) -> None:
     engine = embedded.engines["target"]
     token = engine.headers["Authorization"].removeprefix("Bearer ")
 
     async with LlamaServer(engine.url, token=token) as server:
-        prompt = await server.prompt_of([{"role": "user", "content": "Why is the sky blue?"}])
+        prompt = await server.render_prompt([{"role": "user", "content": "Why is the sky blue?"}])
         async with aclosing(server.complete(prompt, GREEDY)) as stream:
             found = [chunk async for chunk in stream]
         assert (await server.props()).model_path.endswith(".gguf")
@@ -140,7 +148,7 @@ async def test_the_real_one_renders_completes_and_counts(embedded: Running) -> N
     assert found[-1].reason is DoneReason.LENGTH
 
 
-async def test_the_real_one_refuses_who_has_no_key(embedded: Running) -> None:
+async def test_the_real_one_refuses_who_has_no_key(embedded: RunningServer) -> None:
     async with LlamaServer(embedded.engines["target"].url) as server:
         with pytest.raises(Refused, match="Invalid API Key"):
             await server.props()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
 from specollama.server.embedded.default_models import packaged_model
 
 PROMPT = "<|im_start|>user\n" + "Hello wörld, def f(x): return x\n" * 100 + "<|im_end|>\n<|im_start|>assistant\n"
@@ -17,23 +17,23 @@ pieces = st.sampled_from([" a", "  ", "\n", "foo", "🌊", "<|im_end|>", "<|im_"
 
 
 @pytest.fixture(scope="module")
-def remembering() -> Iterator[LlamaVocabulary]:
-    vocabulary = LlamaVocabulary(packaged_model())
+def remembering() -> Iterator[LlamaTokenizer]:
+    vocabulary = LlamaTokenizer(packaged_model())
     vocabulary.encode(PROMPT)
     yield vocabulary
     vocabulary.close()
 
 
 @pytest.fixture(scope="module")
-def forgetful() -> Iterator[LlamaVocabulary]:
-    vocabulary = LlamaVocabulary(packaged_model())
+def forgetful() -> Iterator[LlamaTokenizer]:
+    vocabulary = LlamaTokenizer(packaged_model())
     yield vocabulary
     vocabulary.close()
 
 
 @given(st.lists(pieces, max_size=12).map("".join))
 def test_what_follows_a_remembered_prompt_has_the_tokens_of_the_whole_text(
-    remembering: LlamaVocabulary, forgetful: LlamaVocabulary, reply: str
+    remembering: LlamaTokenizer, forgetful: LlamaTokenizer, reply: str
 ) -> None:
     forgetful.encode(OTHER)  # remembers that one: the next text is tokenised whole
     assert remembering.encode(PROMPT + reply) == forgetful.encode(PROMPT + reply)
@@ -41,6 +41,6 @@ def test_what_follows_a_remembered_prompt_has_the_tokens_of_the_whole_text(
 
 @given(st.lists(pieces, max_size=40).map("".join))
 def test_another_text_than_the_remembered_prompt_is_tokenised_as_ever(
-    remembering: LlamaVocabulary, forgetful: LlamaVocabulary, text: str
+    remembering: LlamaTokenizer, forgetful: LlamaTokenizer, text: str
 ) -> None:
     assert remembering.encode(text) == forgetful.encode(text)

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
 from specollama.backends.ollama.client import OllamaServer
-from specollama.backends.ollama.request_bodies import Requests
-from specollama.backends.ollama.target import ContinuationTarget, LanesTarget
+from specollama.backends.ollama.request_bodies import RequestTemplate
+from specollama.backends.ollama.target import ParallelTarget, StreamTarget
 from specollama.config.settings import PairSettings
 from specollama.errors import EndpointError
 from specollama.pairs.pair import Pair
 from specollama.spec_decode.acceptance import position_seed
 from specollama.spec_decode.events import Text
-from specollama.spec_decode.retokenization import CountedCursor, ExactCursor
-from specollama.spec_decode.types import Draft, Route, Rule, SamplingOptions, Token
+from specollama.spec_decode.retokenization import CountedPath, ExactPath
+from specollama.spec_decode.types import AcceptanceMethod, Draft, Route, SamplingOptions, Token
 from tests.support.pair_replies import QUESTION, ask, reply
 from tests.support.serving import Answer, Exchange, Recorder, whole
 
@@ -167,12 +167,12 @@ async def test_an_extension_is_the_anchors_request_with_its_seed_and_more_tokens
 
 
 async def test_a_server_that_loses_a_token_is_asked_for_two(server: OllamaServer, recorder: Recorder) -> None:
-    vocabularyless = Requests("target", SamplingOptions(temperature=0))
-    target = LanesTarget(
+    vocabularyless = RequestTemplate("target", SamplingOptions(temperature=0))
+    target = ParallelTarget(
         server,
         vocabularyless,
-        CountedCursor("The sky is"),
-        rule=Rule.GREEDY,
+        CountedPath("The sky is"),
+        rule=AcceptanceMethod.GREEDY,
         seed=1,
         row_tokens=2,
     )
@@ -334,8 +334,8 @@ async def test_cancelling_a_reply_disconnects_every_request_under_way(
 
 
 async def test_a_closed_continuation_closes_its_stream(server: OllamaServer, recorder: Recorder) -> None:
-    requests = Requests("target", SamplingOptions(temperature=0))
-    target = ContinuationTarget(server, requests, "One, two, three, four,", limit=None, seed=None)
+    requests = RequestTemplate("target", SamplingOptions(temperature=0))
+    target = StreamTarget(server, requests, "One, two, three, four,", limit=None, seed=None)
     await target.score(Draft())
     await target.aclose()
     await recorder.quiet()
@@ -343,11 +343,13 @@ async def test_a_closed_continuation_closes_its_stream(server: OllamaServer, rec
 
 
 async def test_a_closed_plain_rest_closes_its_stream(
-    server: OllamaServer, recorder: Recorder, target_vocabulary: LlamaVocabulary
+    server: OllamaServer, recorder: Recorder, target_vocabulary: LlamaTokenizer
 ) -> None:
     prompt = "One, two, three, four,"
-    requests = Requests("target", SamplingOptions(temperature=0))
-    target = LanesTarget(server, requests, ExactCursor(prompt, target_vocabulary), rule=Rule.GREEDY, seed=1)
+    requests = RequestTemplate("target", SamplingOptions(temperature=0))
+    target = ParallelTarget(
+        server, requests, ExactPath(prompt, target_vocabulary), rule=AcceptanceMethod.GREEDY, seed=1
+    )
     async with aclosing(target.stream(None)) as rest:
         assert isinstance(await anext(rest), Token)
     await recorder.quiet()

@@ -10,7 +10,7 @@ import pytest
 
 from specollama.backends.llama_cpp import tokenizer
 from specollama.backends.llama_cpp.draft_compatibility import first_difference
-from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
 from specollama.backends.ollama.client import OllamaServer
 from specollama.errors import MissingPackage, RunError
 from specollama.pairs.pair import Pair
@@ -97,81 +97,81 @@ TEXTS = [
 async def test_its_tokens_are_those_of_the_models_own_file(embedded_url: str, tmp_path: Path, model: str) -> None:
     async with OllamaServer(embedded_url) as server:
         show = await server.show(model, verbose=True)
-    tokenizer.write(show.model_info, tmp_path / "rebuilt.gguf")
-    rebuilt, own = LlamaVocabulary(tmp_path / "rebuilt.gguf"), LlamaVocabulary(default_models()[model])
+    tokenizer.write_vocabulary_file(show.model_info, tmp_path / "rebuilt.gguf")
+    rebuilt, own = LlamaTokenizer(tmp_path / "rebuilt.gguf"), LlamaTokenizer(default_models()[model])
     try:
         assert len(TEXTS) >= 70
         assert {text: rebuilt.encode(text) for text in TEXTS} == {text: own.encode(text) for text in TEXTS}
-        assert rebuilt.tokens() == own.tokens()
-        assert rebuilt.distinct == own.distinct
-        assert rebuilt.begin_marker == own.begin_marker
+        assert rebuilt.all_texts() == own.all_texts()
+        assert rebuilt.unambiguous_texts == own.unambiguous_texts
+        assert rebuilt.bos_text == own.bos_text
         assert rebuilt.adds_begin_marker == own.adds_begin_marker
     finally:
         rebuilt.close()
         own.close()
 
 
-def test_what_the_tokens_print_is_the_text_again(target_vocabulary: LlamaVocabulary) -> None:
+def test_what_the_tokens_print_is_the_text_again(target_vocabulary: LlamaTokenizer) -> None:
     for text in ("Hello, world!", "def f(x):\n    return x", "naïve façade", "  two spaces"):
-        assert "".join(target_vocabulary.shown(token) for token in target_vocabulary.encode(text)) == text
+        assert "".join(target_vocabulary.display_text(token) for token in target_vocabulary.encode(text)) == text
 
 
-def test_markers_and_fragments_of_characters_print_nothing_of_their_own(target_vocabulary: LlamaVocabulary) -> None:
+def test_markers_and_fragments_of_characters_print_nothing_of_their_own(target_vocabulary: LlamaTokenizer) -> None:
     (marker,) = target_vocabulary.encode("<|im_start|>")
-    assert target_vocabulary.shown(marker) == ""
+    assert target_vocabulary.display_text(marker) == ""
     fragments = target_vocabulary.encode("🌊")
     assert len(fragments) > 1
-    assert "".join(target_vocabulary.shown(token) for token in fragments) != "🌊"
+    assert "".join(target_vocabulary.display_text(token) for token in fragments) != "🌊"
 
 
-def test_distinct_texts_are_those_of_exactly_one_whole_token(target_vocabulary: LlamaVocabulary) -> None:
-    shown = target_vocabulary.tokens()
-    assert "" not in target_vocabulary.distinct
-    assert {" the", "\n", "://"} <= target_vocabulary.distinct
+def test_distinct_texts_are_those_of_exactly_one_whole_token(target_vocabulary: LlamaTokenizer) -> None:
+    shown = target_vocabulary.all_texts()
+    assert "" not in target_vocabulary.unambiguous_texts
+    assert {" the", "\n", "://"} <= target_vocabulary.unambiguous_texts
     assert all(shown.count(text) == 1 for text in (" the", "\n", "://"))
-    assert all("\ufffd" not in text for text in target_vocabulary.distinct)
+    assert all("\ufffd" not in text for text in target_vocabulary.unambiguous_texts)
 
 
 async def test_the_default_pairs_tokenizers_are_the_same(
-    embedded_url: str, tmp_path: Path, target_vocabulary: LlamaVocabulary
+    embedded_url: str, tmp_path: Path, target_vocabulary: LlamaTokenizer
 ) -> None:
     async with OllamaServer(embedded_url) as server:
-        tokenizer.write((await server.show("draft", verbose=True)).model_info, tmp_path / "draft.gguf")
-    draft = LlamaVocabulary(tmp_path / "draft.gguf")
-    assert first_difference(draft.tokens(), target_vocabulary.tokens()) is None
+        tokenizer.write_vocabulary_file((await server.show("draft", verbose=True)).model_info, tmp_path / "draft.gguf")
+    draft = LlamaTokenizer(tmp_path / "draft.gguf")
+    assert first_difference(draft.all_texts(), target_vocabulary.all_texts()) is None
     draft.close()
 
 
 # A vocabulary of another kind, made up: SentencePiece, with a begin marker that the tokenizer adds
 
 
-def opened(info: dict[str, Any], path: Path) -> LlamaVocabulary:
-    tokenizer.write(info, path)
-    return LlamaVocabulary(path)
+def opened(info: dict[str, Any], path: Path) -> LlamaTokenizer:
+    tokenizer.write_vocabulary_file(info, path)
+    return LlamaTokenizer(path)
 
 
 def test_a_sentencepiece_vocabulary_works(tmp_path: Path) -> None:
     vocabulary = opened(sentencepiece(), tmp_path / "spm.gguf")
     tokens = ["<unk>", "<s>", "</s>", *BYTES, *PIECES]
     assert vocabulary.adds_begin_marker
-    assert vocabulary.begin_marker == "<s>"
+    assert vocabulary.bos_text == "<s>"
     assert vocabulary.encode("ab") == (1, tokens.index("▁ab"))
     assert vocabulary.encode("the")[:1] == (1,)
-    assert vocabulary.shown(tokens.index("▁ab")) == " ab"
-    assert vocabulary.shown(1) == ""
-    assert vocabulary.shown(tokens.index("<0xC3>")) == ""
-    assert "é" in vocabulary.distinct
-    assert "A" not in vocabulary.distinct  # the byte token prints it too
+    assert vocabulary.display_text(tokens.index("▁ab")) == " ab"
+    assert vocabulary.display_text(1) == ""
+    assert vocabulary.display_text(tokens.index("<0xC3>")) == ""
+    assert "é" in vocabulary.unambiguous_texts
+    assert "A" not in vocabulary.unambiguous_texts  # the byte token prints it too
     vocabulary.close()
 
 
 def test_a_piece_that_others_come_before_has_no_space_of_a_beginning(tmp_path: Path) -> None:
     vocabulary = opened(sentencepiece(), tmp_path / "spm.gguf")
     tokens = ["<unk>", "<s>", "</s>", *BYTES, *PIECES]
-    assert vocabulary.fragment("ab") == [tokens.index("▁ab")]
-    assert vocabulary.within("ab") == [tokens.index("ab")]
-    assert vocabulary.within(" ab") == [tokens.index("▁ab")]
-    assert vocabulary.within("") == []
+    assert vocabulary.encode_fragment("ab") == [tokens.index("▁ab")]
+    assert vocabulary.encode_continuation("ab") == [tokens.index("ab")]
+    assert vocabulary.encode_continuation(" ab") == [tokens.index("▁ab")]
+    assert vocabulary.encode_continuation("") == []
     vocabulary.close()
 
 
@@ -183,8 +183,8 @@ def test_without_add_bos_the_tokenizer_adds_none(tmp_path: Path) -> None:
 
 
 def test_the_control_tokens_of_a_chat_are_told() -> None:
-    vocabulary = LlamaVocabulary(default_models()["draft"])
-    assert vocabulary.markers("<|im_start|>user\nHello<|im_end|>\n") == ("<|im_start|>", "<|im_end|>")
+    vocabulary = LlamaTokenizer(default_models()["draft"])
+    assert vocabulary.control_tokens_in("<|im_start|>user\nHello<|im_end|>\n") == ("<|im_start|>", "<|im_end|>")
     vocabulary.close()
 
 
@@ -210,7 +210,7 @@ async def test_a_pair_asks_for_the_vocabulary_once_and_keeps_it_by_digest(
     assert sorted(verbose) == ["draft", "target"]
     async with Pair(pair_settings(), {}) as pair:
         digests = {model.digest for model in await pair.target_server.tags()}
-        folder = tokenizer.cached(pair.target_server.url, "x").parent
+        folder = tokenizer.cache_path(pair.target_server.url, "x").parent
     assert {path.stem for path in folder.iterdir()} == digests
     assert {path.suffix for path in folder.iterdir()} == {".gguf"}
 
@@ -218,7 +218,7 @@ async def test_a_pair_asks_for_the_vocabulary_once_and_keeps_it_by_digest(
 def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     info = sentencepiece(**{"tokenizer.ggml.scores": [object()] * 3})
     with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the package raises
-        tokenizer.write(info, tmp_path / "spm.gguf")
+        tokenizer.write_vocabulary_file(info, tmp_path / "spm.gguf")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -235,7 +235,7 @@ def test_a_write_over_an_older_file_replaces_it_whole(tmp_path: Path) -> None:
 def test_a_server_that_keeps_the_vocabulary_to_itself_is_told(tmp_path: Path) -> None:
     for tokens in (None, []):
         with pytest.raises(RunError, match="doesn't give the model's vocabulary"):
-            tokenizer.write(sentencepiece(**{"tokenizer.ggml.tokens": tokens}), tmp_path / "none.gguf")
+            tokenizer.write_vocabulary_file(sentencepiece(**{"tokenizer.ggml.tokens": tokens}), tmp_path / "none.gguf")
 
 
 @pytest.mark.parametrize("content", [b"", b"GGUF", b"not a GGUF at all"])
@@ -243,14 +243,14 @@ def test_a_file_that_is_none_is_told(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "broken.gguf"
     path.write_bytes(content)
     with pytest.raises(RunError, match="can't read the vocabulary") as caught:
-        LlamaVocabulary(path)
+        LlamaTokenizer(path)
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_package_is_told_with_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokenizer.write(sentencepiece(), tmp_path / "spm.gguf")
+    tokenizer.write_vocabulary_file(sentencepiece(), tmp_path / "spm.gguf")
     for module, package in (("gguf", "gguf"), ("llama_cpp", "llama-cpp-python")):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, module, None)
@@ -263,13 +263,13 @@ async def test_without_the_package_cuts_are_checked_by_counts_and_the_status_say
     pair_settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from specollama.spec_decode.events import Event, Status
-    from specollama.tools.bench import collect
+    from specollama.tools.bench import collect_reply
     from tests.support.pair_replies import ask
 
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     seen: list[Event] = []
     async with Pair(pair_settings(), {}) as pair:
-        answer = await collect(pair.reply(ask(num_predict=8, temperature=0)), seen.append)
+        answer = await collect_reply(pair.reply(ask(num_predict=8, temperature=0)), seen.append)
     (status,) = [str(event) for event in seen if isinstance(event, Status)]
     assert status.startswith("speculation: on (lanes, lookahead 4; cuts checked by token counts alone")
     assert "pip install" in status

@@ -13,8 +13,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from specollama.cli import app
-from specollama.pairs.conversation import Talk, Turn
-from specollama.pairs.history_store import Kept, Store
+from specollama.pairs.conversation import ChatHistory, ChatTurn
+from specollama.pairs.history_store import ConversationStore, SavedConversation
 from tests.support.serving import Answer, Receive, Replayed, Send, lines, replayed, serving, whole
 
 Say = Callable[..., Result]
@@ -72,14 +72,16 @@ def say(
         yield said
 
 
-def talk(*said: str) -> Talk:
-    return Talk(turns=[Turn("user" if place % 2 == 0 else "assistant", text) for place, text in enumerate(said)])
+def talk(*said: str) -> ChatHistory:
+    return ChatHistory(
+        turns=[ChatTurn("user" if place % 2 == 0 else "assistant", text) for place, text in enumerate(said)]
+    )
 
 
 def kept() -> list[str]:
     """What the conversation that was kept last has in it."""
-    found = Store().last()
-    return [turn.content for turn in found.talk.turns] if found else []
+    found = ConversationStore().last()
+    return [turn.content for turn in found.history.turns] if found else []
 
 
 def sent(ollama: Ollama) -> list[list[dict[str, Any]]]:
@@ -111,19 +113,19 @@ def test_images_that_wait_are_not_the_retried_questions(say: Say, ollama: Ollama
 
 
 def test_a_chat_whose_name_another_conversation_took_is_kept_without_one(say: Say, ollama: Ollama) -> None:
-    Store().save(Kept(talk("Hi.", "Hello."), name="tale"))
-    mine = Store().save(Kept(talk("Mine.")))
+    ConversationStore().save(SavedConversation(talk("Hi.", "Hello."), name="tale"))
+    mine = ConversationStore().save(SavedConversation(talk("Mine.")))
 
     def taken() -> None:
-        Store().delete("tale")
-        Store().save(replace(mine, name="tale"))
+        ConversationStore().delete("tale")
+        ConversationStore().save(replace(mine, name="tale"))
 
     ollama.meanwhile = taken
     shown = say("Colour?", answers=[reply("Blue.")], flags=["--load", "tale"])
     assert shown.exit_code == 0
     assert "(another conversation is called tale by now: this one is kept as 3)\n" in shown.stderr
     assert kept() == ["Hi.", "Hello.", "Colour?", "Blue."]
-    assert [turn.content for turn in Store().load("tale").talk.turns] == ["Mine."]
+    assert [turn.content for turn in ConversationStore().load("tale").history.turns] == ["Mine."]
 
 
 @pytest.mark.parametrize(

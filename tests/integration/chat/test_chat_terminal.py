@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from specollama.config import trust
-from specollama.pairs.history_store import Store
-from specollama.pairs.trace.records import read
-from specollama.server.embedded.serve import Running
+from specollama.pairs.history_store import ConversationStore
+from specollama.pairs.trace.records import read_trace
+from specollama.server.embedded.serve import RunningServer
 from tests.support.screen import Screen
 from tests.support.scripted_ollama import ScriptedOllama
 
@@ -55,9 +55,9 @@ def test_the_last_reply_can_be_looked_into_and_all_of_them_traced(
     screen.say("One.", r"Add them\.")
     screen.say("Two.", r"Add them\.")
     screen.say("/trace page.html", r"written to page\.html")
-    first, second = read(tmp_path / "t.jsonl")
+    first, second = read_trace(tmp_path / "t.jsonl")
     assert (first.head.texts, second.rounds[0].drafted[0].text) == (False, None)
-    [last] = read(Path(places["XDG_STATE_HOME"]) / "specollama" / "last-reply.jsonl")
+    [last] = read_trace(Path(places["XDG_STATE_HOME"]) / "specollama" / "last-reply.jsonl")
     assert "".join(token.text or "" for token in last.tokens).startswith("Here is a **short** function.")
     assert len(last.tokens) == len(second.tokens)
     assert "**short**" in (tmp_path / "page.html").read_text()
@@ -223,7 +223,7 @@ def test_without_a_pair_it_says_in_three_lines_what_to_do_and_offers_the_embedde
 
 
 def test_a_conversation_from_the_first_word_to_the_next_day(
-    chat: Chat, embedded: Running, places: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    chat: Chat, embedded: RunningServer, places: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Typed, streamed, stopped, gone on with, by another pair, resized, saved, resumed, exported: a real model."""
     (tmp_path / "specollama.pairs.toml").write_text(
@@ -251,9 +251,9 @@ def test_a_conversation_from_the_first_word_to_the_next_day(
     screen.type("\x04")
     assert screen.left() == 0
 
-    kept = Store(Path(places["XDG_DATA_HOME"]) / "specollama" / "conversations.sqlite3").load("tale")
-    assert [turn.role for turn in kept.talk.turns] == ["user", "assistant"] * 3
-    first, second, third = kept.talk.turns[1::2]
+    kept = ConversationStore(Path(places["XDG_DATA_HOME"]) / "specollama" / "conversations.sqlite3").load("tale")
+    assert [turn.role for turn in kept.history.turns] == ["user", "assistant"] * 3
+    first, second, third = kept.history.turns[1::2]
     assert first.stopped
     assert " ".join(first.content.split()[:4]) in " ".join(stopped.split()), "what was seen is what is kept"
     assert (second.stats or {})["route"] == "greedy"
@@ -268,4 +268,4 @@ def test_a_conversation_from_the_first_word_to_the_next_day(
     again.enter("/bye")
     assert again.left() == 0
     exported = json.loads((tmp_path / "tale.json").read_text())
-    assert [turn["content"] for turn in exported["turns"]] == [turn.content for turn in kept.talk.turns]
+    assert [turn["content"] for turn in exported["turns"]] == [turn.content for turn in kept.history.turns]

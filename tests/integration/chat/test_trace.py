@@ -17,13 +17,13 @@ from specollama.cli import app
 from specollama.config.loading import Config, adhoc_pair
 from specollama.config.settings import PairSettings
 from specollama.errors import SpecollamaError
-from specollama.pairs.trace.recorder import Recorder, TraceFile, written
-from specollama.pairs.trace.records import Reply, RoundLine, read, sorted_out
-from specollama.server.proxy.serve import serving
+from specollama.pairs.trace.recorder import TraceFile, TraceRecorder, trace_text
+from specollama.pairs.trace.records import RoundLine, TracedReply, group_replies, read_trace
+from specollama.server.proxy.serve import serve_in_thread
 from specollama.spec_decode.events import Done, Status, Text
 from specollama.spec_decode.metrics import Stats
-from specollama.spec_decode.types import DoneReason, Draft, Emitted, Origin, Round, Token, Verdict
-from specollama.tools.trace_page.page import blocks, page, rate_of
+from specollama.spec_decode.types import DoneReason, Draft, Origin, OutputToken, RoundRecord, Token, VerifyResult
+from specollama.tools.trace_page.page import page, rate_of, round_blocks
 from tests.support.scripted_ollama import ScriptedOllama
 
 Call = Callable[..., Any]
@@ -42,28 +42,28 @@ def flags(url: str, route: str = "lanes") -> list[str]:
     return ["--target", f"target@{url}", "--draft", f"draft@{url}", "--route", route, "--temperature", "0"]
 
 
-def recorded(*, texts: bool = True, text: str = " two", ended: bool = True) -> Reply:
+def recorded(*, texts: bool = True, text: str = " two", ended: bool = True) -> TracedReply:
     """A reply of one round, by a clock that goes by microseconds."""
     ticks = iter(range(0, 10**9, 10**6))
     settings: PairSettings = adhoc_pair("t", "d", Config(), {})
-    recorder = Recorder(settings, texts=texts, clock=lambda: next(ticks))
+    recorder = TraceRecorder(settings, texts=texts, clock=lambda: next(ticks))
     recorder.event(Status(on=True, detail="lanes"))
-    verdict = Verdict((Emitted(Token("One"), Origin.ACCEPTED),), drafted=1, tested=1, accepted=1)
-    recorder.round(Round(Draft((Token("One"), Token(" x")), confidence=(0.9, 0.2)), verdict, 0.0004, 0.0005))
+    verdict = VerifyResult((OutputToken(Token("One"), Origin.ACCEPTED),), drafted=1, tested=1, accepted=1)
+    recorder.round(RoundRecord(Draft((Token("One"), Token(" x")), confidence=(0.9, 0.2)), verdict, 0.0004, 0.0005))
     top = (Token(text, -0.5), Token(" three", -1.25))
     recorder.event(Text("One", Origin.ACCEPTED, 1, -0.1, (), confidence=0.9))
     recorder.event(Text(text, Origin.BONUS, 1, -0.5, top))
     if ended:
         recorder.event(Done(DoneReason.STOP, Stats(eval_count=2, tested=1, accepted=1)))
-    recorder.broke_off("the server went away")
-    [reply] = sorted_out(recorder.lines)
+    recorder.fail("the server went away")
+    [reply] = group_replies(recorder.lines)
     return reply
 
 
 def test_a_trace_holds_each_round_and_each_token_and_no_text(call: Call, letter_url: str, tmp_path: Path) -> None:
     said = call("run", *flags(letter_url), "--trace", "t.jsonl", "--json", "Secret question")
     file = tmp_path / "t.jsonl"
-    [reply] = read(file)
+    [reply] = read_trace(file)
     events = [json.loads(line) for line in said.stdout.splitlines()]
     shown = [event for event in events if event["event"] == "text"]
     assert [(t.origin, t.round, t.length) for t in reply.tokens] == [
@@ -82,7 +82,7 @@ def test_texts_are_kept_when_asked_for_and_replies_are_added(call: Call, letter_
         call("run", *flags(letter_url, route), "--trace", "t.jsonl", "--trace-texts", "Write.").stdout
         for route in ("lanes", "plain")
     ]
-    replies = read(tmp_path / "t.jsonl")
+    replies = read_trace(tmp_path / "t.jsonl")
     assert [
         "".join(token.text or "" for token in reply.tokens if not token.thinking) + "\n" for reply in replies
     ] == said
@@ -96,7 +96,7 @@ def test_a_text_with_line_ends_of_any_kind_is_read_as_it_was_written(tmp_path: P
     odd = "a\nb\rc\x0bd\x85e\u2028f"
     recorder.event(Text(odd, Origin.PLAIN))
     trace.add(recorder)
-    [reply] = read(tmp_path / "t.jsonl")
+    [reply] = read_trace(tmp_path / "t.jsonl")
     assert [token.text for token in reply.tokens] == [odd]
 
 
@@ -116,7 +116,7 @@ def test_a_torn_line_costs_its_own_reply_only_and_no_later_one(call: Call, tmp_p
     file.write_bytes(b"".join(lines[:6]) + lines[6].partition("é".encode())[0] + b"\xc3")
     add("after", "b")
     told: list[str] = []
-    whole, torn, after = read(file, told.append)
+    whole, torn, after = read_trace(file, told.append)
     assert [len(reply.tokens) for reply in (whole, torn, after)] == [2, 1, 2]
     assert (torn.end, after.head.label) == (None, "after")
     assert "the trace ends before the reply" in page(torn)
@@ -128,11 +128,11 @@ def test_a_torn_line_costs_its_own_reply_only_and_no_later_one(call: Call, tmp_p
 
 
 def test_a_reply_that_is_glued_to_a_torn_line_is_left_out_with_all_its_lines(tmp_path: Path) -> None:
-    recorder = Recorder(adhoc_pair("t", "d", Config(), {}), texts=False)
-    recorder.broke_off()
-    file, good = tmp_path / "t.jsonl", written(recorder)
+    recorder = TraceRecorder(adhoc_pair("t", "d", Config(), {}), texts=False)
+    recorder.fail()
+    file, good = tmp_path / "t.jsonl", trace_text(recorder)
     file.write_text(good.splitlines()[0] + '\n{"type": "tok' + good + good)
-    torn, last = read(file)
+    torn, last = read_trace(file)
     assert torn.end is None
     assert last.end is not None
 
@@ -153,11 +153,14 @@ def test_what_was_served_and_what_was_measured_is_traced(
         "[pairs.song.options]\ntemperature = 0\n"
     )
     trace = TraceFile(tmp_path / "served.jsonl", texts=True)
-    with serving(tmp_path / "c.toml", {}, trace=trace) as (url, _), httpx.Client(base_url=url, timeout=60) as http:
+    with (
+        serve_in_thread(tmp_path / "c.toml", {}, trace=trace) as (url, _),
+        httpx.Client(base_url=url, timeout=60) as http,
+    ):
         for asked in ({}, {"format": "json"}):
             body = {"model": "song", "messages": [{"role": "user", "content": "Write."}], "stream": False, **asked}
             assert http.post("/api/chat", json=body).status_code == 200
-    spoken, plain = read(tmp_path / "served.jsonl")
+    spoken, plain = read_trace(tmp_path / "served.jsonl")
     assert spoken.rounds
     assert [line.origin for line in plain.tokens if not line.thinking][:1] == ["plain"]
     text = "".join(token.text or "" for token in spoken.tokens)
@@ -165,7 +168,7 @@ def test_what_was_served_and_what_was_measured_is_traced(
 
     arguments = ("--config", "c.toml", "--routes", "plain,lanes", "--limit", "1", "--repeat", "1", "--trace", "b.jsonl")
     call("bench", "song", *arguments)
-    labels = [reply.head.label.partition(": ")[2] for reply in read(tmp_path / "b.jsonl")]
+    labels = [reply.head.label.partition(": ")[2] for reply in read_trace(tmp_path / "b.jsonl")]
     assert labels == ["plain", "lanes", "warming up", "warming up", "plain, 1 of 1", "lanes, 1 of 1"]
 
 
@@ -236,10 +239,10 @@ def test_without_texts_the_page_shows_how_long_they_were() -> None:
 
 def test_rounds_lie_where_they_were_and_waiting_is_what_lies_between() -> None:
     lines = [RoundLine(at=100, round=1, drafting=30, scoring=20), RoundLine(at=180, round=2, drafting=40, scoring=10)]
-    first, second = blocks(lines)
+    first, second = round_blocks(lines)
     assert (first.begin, first.drafting, first.scoring, first.end, first.waiting) == (50, 50, 80, 100, 0)
     assert (second.begin, second.drafting, second.scoring, second.end, second.waiting) == (100, 130, 170, 180, 30)
-    assert blocks([]) == []
+    assert round_blocks([]) == []
 
 
 def test_the_rate_on_the_page_leaves_the_first_burst_out() -> None:
@@ -267,7 +270,7 @@ def test_the_schema_says_what_each_field_is(call: Call) -> None:
 
 
 def test_a_page_that_is_there_is_written_over_only_where_that_is_forced(call: Call, tmp_path: Path) -> None:
-    (tmp_path / "t.jsonl").write_text(written(Recorder(adhoc_pair("t", "d", Config(), {}), texts=False)))
+    (tmp_path / "t.jsonl").write_text(trace_text(TraceRecorder(adhoc_pair("t", "d", Config(), {}), texts=False)))
     for arguments in (["t.jsonl"], ["t.jsonl", "-o", "t.html"]):
         (tmp_path / "t.html").write_text("mine")
         fault = call("trace", *arguments).exception
@@ -292,7 +295,7 @@ def test_a_page_that_is_there_is_written_over_only_where_that_is_forced(call: Ca
     ],
 )
 def test_what_can_not_be_shown_is_told_in_a_line(call: Call, tmp_path: Path, arguments: list[str], says: str) -> None:
-    good = written(Recorder(adhoc_pair("t", "d", Config(), {}), texts=False))
+    good = trace_text(TraceRecorder(adhoc_pair("t", "d", Config(), {}), texts=False))
     (tmp_path / "good.jsonl").write_text(good)
     (tmp_path / "odd.jsonl").write_text('\n{"type": "token", "at": "soon"}\n')
     (tmp_path / "image.jsonl").write_bytes(b"\x89PNG\r\n\xff")

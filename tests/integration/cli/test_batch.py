@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from specollama.tools.review.run_folder import opened, verified
-from specollama.tools.review.state import Item
+from specollama.tools.review.run_folder import open_run, verify_log
+from specollama.tools.review.state import ReviewItem
 from tests.support.calls import Call, command, environment, pair_flags
 
 SURE = ["Name a colour.", "Count to five.", "Name a river in France.", "What is two plus two?"]  # no near-ties
@@ -33,14 +33,14 @@ def flags(url: str, *, temperature: float = 0, tokens: int = 6) -> list[str]:
     return [*pair_flags(url, route="plain", temperature=temperature), "--num-predict", str(tokens)]
 
 
-def items(folder: Path) -> dict[str, Item]:
-    with opened(folder, "test") as run:
+def items(folder: Path) -> dict[str, ReviewItem]:
+    with open_run(folder, "test") as run:
         return dict(run.state.items)
 
 
 def answers(folder: Path) -> list[str]:
     """The ids of all replies that the log has, in its order."""
-    found, faults = verified(folder)
+    found, faults = verify_log(folder)
     assert not faults
     return [line.entry.id for line in found.lines if line.entry.kind == "answered"]
 
@@ -184,7 +184,7 @@ def test_killed_at_ten_random_moments_it_loses_and_repeats_nothing(
         process.kill()
         kills += process.wait() == -signal.SIGKILL
         process.stderr.close()
-        assert not verified(killed)[1]
+        assert not verify_log(killed)[1]
     assert start([*arguments, str(killed)], stderr=subprocess.DEVNULL).wait(120) == 0
 
     ids = [line["id"] for line in lines]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from specollama.server.embedded.default_models import default_models
-from specollama.server.embedded.serve import Running
+from specollama.server.embedded.serve import RunningServer
 from tests.support.calls import Call, own_config
 from tests.support.serving import Answer, Replayed, lines, replayed, serving, whole
 
@@ -148,7 +148,7 @@ def test_every_turn_is_measured_after_plains_answers(call: Call, embedded_url: s
 
 
 def test_a_llama_server_is_another_side_with_the_engines_own_words(
-    call: Call, embedded: Running, asked: Path, monkeypatch: pytest.MonkeyPatch
+    call: Call, embedded: RunningServer, asked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = embedded.engines["target"]
     monkeypatch.setenv("NATIVE_KEY", engine.headers["Authorization"].removeprefix("Bearer "))

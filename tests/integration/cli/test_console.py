@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from specollama.server.embedded.serve import Running
+from specollama.server.embedded.serve import RunningServer
 from tests.support.calls import command, environment, pair_flags, terminal
 
 LONG = ["--num-predict", "900", "Tell me how to bake bread."]  # to which the model finds no end
@@ -26,7 +26,7 @@ def start(
     )
 
 
-def all_ended(server: Running) -> bool:
+def all_ended(server: RunningServer) -> bool:
     """Whether every request to the server ends; a minute is for machines that have much to do."""
     for _ in range(600):
         if not any(engine.active for engine in server.engines.values()):
@@ -36,7 +36,7 @@ def all_ended(server: Running) -> bool:
 
 
 @pytest.mark.parametrize("route", ["plain", "greedy", "lanes"])
-def test_an_interrupt_keeps_what_was_printed_and_ends_every_request(embedded: Running, route: str) -> None:
+def test_an_interrupt_keeps_what_was_printed_and_ends_every_request(embedded: RunningServer, route: str) -> None:
     with start(*pair_flags(embedded.url, route=route), *LONG) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -50,7 +50,7 @@ def test_an_interrupt_keeps_what_was_printed_and_ends_every_request(embedded: Ru
     assert all_ended(embedded)
 
 
-def test_an_interrupt_at_a_terminal_leaves_the_shell_a_line_of_its_own(embedded: Running) -> None:
+def test_an_interrupt_at_a_terminal_leaves_the_shell_a_line_of_its_own(embedded: RunningServer) -> None:
     with terminal(["run", *pair_flags(embedded.url), *LONG], NO_COLOR="1", TERM="dumb") as shown:
         shown.until("\n")
         shown.until("bread")
@@ -64,7 +64,7 @@ def test_an_interrupt_at_a_terminal_leaves_the_shell_a_line_of_its_own(embedded:
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
-def test_a_reader_that_goes_away_ends_the_reply_quietly(embedded: Running, form: list[str]) -> None:
+def test_a_reader_that_goes_away_ends_the_reply_quietly(embedded: RunningServer, form: list[str]) -> None:
     with start(*pair_flags(embedded.url), *form, *LONG) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -10,8 +10,8 @@ import pytest
 
 from specollama.config import private_file
 from specollama.errors import UsageError
-from specollama.pairs.conversation import Talk, Turn
-from specollama.pairs.history_store import Kept, Store
+from specollama.pairs.conversation import ChatHistory, ChatTurn
+from specollama.pairs.history_store import ConversationStore, SavedConversation
 from tests.support.calls import Call, command, environment
 
 
@@ -19,7 +19,9 @@ from tests.support.calls import Call, command, environment
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A conversation, `tale`."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    Store().save(Kept(Talk(turns=[Turn("user", "Sing."), Turn("assistant", "La.")]), name="tale"))
+    ConversationStore().save(
+        SavedConversation(ChatHistory(turns=[ChatTurn("user", "Sing."), ChatTurn("assistant", "La.")]), name="tale")
+    )
 
 
 def never(file: Path) -> bool:

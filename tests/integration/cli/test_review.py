@@ -14,11 +14,11 @@ from typing import Any
 import pexpect
 import pytest
 
-from specollama.tools.review.decisions import approval
-from specollama.tools.review.hash_chain import Head, encoded, hash_of
-from specollama.tools.review.log_entries import Piece, digest
-from specollama.tools.review.run_folder import opened
-from specollama.tools.review.state import Item
+from specollama.tools.review.decisions import approve
+from specollama.tools.review.hash_chain import ChainHead, encoded, hash_of
+from specollama.tools.review.log_entries import Piece, text_digest
+from specollama.tools.review.run_folder import open_run
+from specollama.tools.review.state import ReviewItem
 from tests.support.calls import Call, command, environment, pair_flags
 from tests.support.review_runs import answered, run_of
 
@@ -42,8 +42,8 @@ def spawn(tmp_path: Path) -> Iterator[Spawn]:
         process.close(force=True)
 
 
-def items(folder: Path = Path("run")) -> dict[str, Item]:
-    with opened(folder, "test") as run:
+def items(folder: Path = Path("run")) -> dict[str, ReviewItem]:
+    with open_run(folder, "test") as run:
         return dict(run.state.items)
 
 
@@ -259,7 +259,7 @@ def test_mistakes_are_told_in_one_line(call: Call, arguments: list[str], words: 
 def test_the_log_is_checked_and_nothing_is_changed(call: Call) -> None:
     with run_of(Path("run"), a="Blue.") as run:
         noted = json.loads(Path("run/head.json").read_text())["hash"]
-        run.append("Ann", approval(run.state.items["a"]))
+        run.append("Ann", approve(run.state.items["a"]))
     last = json.loads(Path("run/head.json").read_text())["hash"]
     shown = call("review", "verify", "run", "--expect", noted[:16])
     assert (shown.code, shown.out) == (0, f"whole: 3 lines, the last has the hash {last}\n")
@@ -283,7 +283,7 @@ def test_the_log_is_checked_and_nothing_is_changed(call: Call) -> None:
 )
 def test_what_was_done_to_the_log_is_told(call: Call, tamper: Callable[[list[bytes]], list[bytes]], words: str) -> None:
     with run_of(Path("run"), a="Blue.") as run:
-        run.append("Ann", approval(run.state.items["a"]))
+        run.append("Ann", approve(run.state.items["a"]))
     log = Path("run/log.jsonl")
     log.write_bytes(b"".join(tamper(log.read_bytes().splitlines(keepends=True))))
     tampered = log.read_bytes()
@@ -301,11 +301,11 @@ def test_what_was_done_to_the_log_is_told(call: Call, tamper: Callable[[list[byt
 def test_what_was_put_into_the_log_steers_no_terminal(call: Call) -> None:
     with run_of(Path("run"), a="Blue."):
         pass
-    head = Head.model_validate_json(Path("run/head.json").read_text())
+    head = ChainHead.model_validate_json(Path("run/head.json").read_text())
     forged = encoded(head, "2026-01-01T00:00:00Z", "Eve", answered("\x1b[1A\x1b[2K", "Gold."))
     with Path("run/log.jsonl").open("ab") as log:
         log.write(forged + b"\n")
-    Path("run/head.json").write_text(Head(count=3, hash=hash_of(forged)).model_dump_json())
+    Path("run/head.json").write_text(ChainHead(count=3, hash=hash_of(forged)).model_dump_json())
     says = "line 3: there is no item \\x1b[1A\\x1b[2K"
 
     assert call("review", "verify", "run").out == f"{says}\n"
@@ -316,7 +316,7 @@ def test_a_line_that_a_killed_process_left_is_told_and_settled_by_the_next(call:
     with run_of(Path("run"), a="Blue."):
         pass
     head = json.loads(Path("run/head.json").read_text())
-    Path("run/head.json").write_text(json.dumps({**head, "next": digest("something")}))
+    Path("run/head.json").write_text(json.dumps({**head, "next": text_digest("something")}))
     with Path("run/log.jsonl").open("ab") as log:
         log.write(b'{"n":3,')
     shown = call("review", "verify", "run")

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from specollama.backends.ollama.client import OllamaServer
-from specollama.backends.ollama.model_info import describe
+from specollama.backends.ollama.model_info import fetch_model_info
 from specollama.config.endpoints import Endpoint
 from specollama.config.settings import ModelRef, PairSettings
-from specollama.server.embedded.serve import Settings, serve_models
+from specollama.server.embedded.serve import ServeSettings, serve_models
 from specollama.tools.doctor.findings import LanesFinding
 from specollama.tools.doctor.pair_status import requests_of
-from specollama.tools.doctor.slot_benchmark import measure_lanes
+from specollama.tools.doctor.slot_benchmark import measure_slots
 from tests.support.calls import Call, own_config
 from tests.support.passes import PASS, PassingOllama
 from tests.support.serving import Replayed, serving, whole
@@ -30,8 +30,8 @@ async def measured(url: str, target: str = "target") -> LanesFinding:
     here = Endpoint(url, "a test")
     settings = PairSettings(None, ModelRef(target, here), (ModelRef("draft", here),))
     async with OllamaServer(url) as server:
-        ours, theirs = await describe(server, target), await describe(server, "draft")
-        return await measure_lanes(requests_of(settings, ours, ours), ours, requests_of(settings, theirs, ours), theirs)
+        ours, theirs = await fetch_model_info(server, target), await fetch_model_info(server, "draft")
+        return await measure_slots(requests_of(settings, ours, ours), ours, requests_of(settings, theirs, ours), theirs)
 
 
 async def looked(url: str, right: Callable[[LanesFinding], bool]) -> LanesFinding:
@@ -75,7 +75,7 @@ async def test_eviction_and_what_is_told_of_tokens_are_seen(made: PassingOllama,
 
 
 @contextmanager
-def real(models: dict[str, Path], settings: Settings) -> Iterator[str]:
+def real(models: dict[str, Path], settings: ServeSettings) -> Iterator[str]:
     """The small model twice, once under the target's name: what is looked at is the engine."""
     with serve_models({"target": models["target"], "draft": models["draft"]}, settings) as server:
         yield server.url
@@ -84,7 +84,7 @@ def real(models: dict[str, Path], settings: Settings) -> Iterator[str]:
 @pytest.mark.parametrize(("parallel", "unified"), [(8, False), (1, True)])
 async def test_a_real_engine_is_found_as_it_was_set_up(models: dict[str, Path], parallel: int, unified: bool) -> None:
     is_so = None if parallel == 1 else unified
-    with real(models, Settings(num_ctx=256, parallel=parallel, unified=unified)) as url:
+    with real(models, ServeSettings(num_ctx=256, parallel=parallel, unified=unified)) as url:
         found = await looked(url, lambda found: found.unified is is_so and (found.slots > 1) == (parallel > 1))
     assert found.unified is is_so
     assert (found.slots > 1) == (parallel > 1)

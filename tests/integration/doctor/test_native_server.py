@@ -20,9 +20,16 @@ import psutil
 import pytest
 
 from specollama.config.endpoints import Endpoint
-from specollama.config.settings import FileRef, Lookup, ModelRef, PairSettings
+from specollama.config.settings import FileRef, ModelRef, PairSettings, PromptLookup
 from specollama.errors import RunError, UnsupportedPair
-from specollama.tools.native_server import NativeServer, Setup, check_memory, refuse_unfit, running, set_up
+from specollama.tools.native_server import (
+    NativeServer,
+    NativeSetup,
+    check_draft_compatibility,
+    check_memory,
+    make_setup,
+    running_server,
+)
 from tests.support.calls import Call, command, environment
 
 Fake = Callable[[str], Path]
@@ -52,7 +59,7 @@ def port() -> int:
 
 
 def test_what_the_engine_is_told_by_the_environment(store: Path) -> None:
-    setup = set_up(PAIR, os.environ)
+    setup = make_setup(PAIR, os.environ)
     assert setup.environment == {
         "OLLAMA_HOST": "127.0.0.1:11436",
         "OLLAMA_MODELS": str(store),
@@ -63,24 +70,24 @@ def test_what_the_engine_is_told_by_the_environment(store: Path) -> None:
         "LLAMA_ARG_SPEC_DRAFT_N_MAX": "8",
         "LLAMA_ARG_SPEC_DRAFT_P_MIN": "0.7",
     }
-    assert set_up(replace(PAIR, lookahead=5), os.environ).n_max == 5
+    assert make_setup(replace(PAIR, lookahead=5), os.environ).n_max == 5
     assert (
-        set_up(replace(PAIR, lookahead=5), os.environ, n_max=3, p_min=0.0).environment["LLAMA_ARG_SPEC_DRAFT_P_MIN"]
+        make_setup(replace(PAIR, lookahead=5), os.environ, n_max=3, p_min=0.0).environment["LLAMA_ARG_SPEC_DRAFT_P_MIN"]
         == "0"
     )
 
 
 def test_a_pair_that_no_engine_can_serve_is_refused(store: Path, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedPair, match=r"x\.gguf is a file"):
-        set_up(replace(PAIR, target=FileRef(tmp_path / "x.gguf")), os.environ)
+        make_setup(replace(PAIR, target=FileRef(tmp_path / "x.gguf")), os.environ)
     with pytest.raises(UnsupportedPair, match="needs a draft model"):
-        set_up(replace(PAIR, drafts=(Lookup.LOOKUP,)), os.environ)
+        make_setup(replace(PAIR, drafts=(PromptLookup.LOOKUP,)), os.environ)
     with pytest.raises(RunError, match=r"other isn't in a model store on this machine .*`ollama pull other`"):
-        set_up(replace(PAIR, drafts=(ModelRef("other", HERE),)), os.environ)
+        make_setup(replace(PAIR, drafts=(ModelRef("other", HERE),)), os.environ)
 
 
 def test_the_memory_has_to_hold_both_models(store: Path) -> None:
-    setup = set_up(PAIR, os.environ)
+    setup = make_setup(PAIR, os.environ)
     needed = setup.target.stat().st_size + setup.draft.stat().st_size + 512 * 2**20
     assert check_memory(setup, needed, gpu=False) == ""
     with pytest.raises(RunError, match=r"target and its draft need 1\.1 GiB, and 1\.0 GiB of memory are free"):
@@ -88,7 +95,7 @@ def test_the_memory_has_to_hold_both_models(store: Path) -> None:
 
 
 def test_a_gpu_may_hold_what_the_memory_does_not(store: Path) -> None:
-    setup = set_up(PAIR, os.environ)
+    setup = make_setup(PAIR, os.environ)
     words = "target and its draft need 1.1 GiB, and 1.0 GiB of memory are free: the GPU has to hold the rest"
     assert check_memory(setup, 2**30, gpu=True) == words
     assert check_memory(setup, 2**34, gpu=True) == ""
@@ -108,22 +115,26 @@ def gguf_file(path: Path, *, adds_end: bool) -> Path:
 
 def test_what_the_engine_would_refuse_is_refused_before_it_is_started(tmp_path: Path) -> None:
     plain, ending = (gguf_file(tmp_path / f"{adds}.gguf", adds_end=adds) for adds in (False, True))
-    refuse_unfit(Setup("big", plain, plain, HERE.url))
+    check_draft_compatibility(NativeSetup("big", plain, plain, HERE.url))
     with pytest.raises(UnsupportedPair, match="big: its engine takes no such draft: eos is added to one of them only"):
-        refuse_unfit(Setup("big", plain, ending, HERE.url))
+        check_draft_compatibility(NativeSetup("big", plain, ending, HERE.url))
 
 
 def test_real_files_fit_each_other(models: dict[str, Path]) -> None:
-    refuse_unfit(Setup("target", models["target"], models["draft"], HERE.url))
+    check_draft_compatibility(NativeSetup("target", models["target"], models["draft"], HERE.url))
 
 
 def test_the_engines_counts_are_read_from_its_log() -> None:
-    server = NativeServer(Setup("m", Path(), Path(), "http://127.0.0.1:1"), None)  # type: ignore[arg-type]
-    server.note("slot print_timing: id  0 | task 0 | draft acceptance = 0.82979 (   39 accepted /    47 generated)")
-    server.note("slot print_timing: id  0 | task 9 | draft acceptance = 0.50000 (    1 accepted /     2 generated)")
+    server = NativeServer(NativeSetup("m", Path(), Path(), "http://127.0.0.1:1"), None)  # type: ignore[arg-type]
+    server.note_log_line(
+        "slot print_timing: id  0 | task 0 | draft acceptance = 0.82979 (   39 accepted /    47 generated)"
+    )
+    server.note_log_line(
+        "slot print_timing: id  0 | task 9 | draft acceptance = 0.50000 (    1 accepted /     2 generated)"
+    )
     assert (server.accepted, server.drafted, server.replies) == (40, 49, 2)
-    server.note("draft model vocab must match target model to use speculation")
-    server.note("all is well")
+    server.note_log_line("draft model vocab must match target model to use speculation")
+    server.note_log_line("all is well")
     assert server.last_fault == "draft model vocab must match target model to use speculation"
 
 
@@ -193,7 +204,9 @@ async def test_a_server_that_will_not_end_is_killed_where_a_second_signal_ends_t
     started: asyncio.Future[asyncio.subprocess.Process] = asyncio.get_running_loop().create_future()
 
     async def serve() -> None:
-        async with running(Setup("m", Path("/a/b/c"), Path(), "http://127.0.0.1:1"), program, os.environ) as server:
+        async with running_server(
+            NativeSetup("m", Path("/a/b/c"), Path(), "http://127.0.0.1:1"), program, os.environ
+        ) as server:
             started.set_result(server.process)
             await asyncio.sleep(60)
 

@@ -9,33 +9,38 @@ import pytest
 
 from specollama.cli.commands.quality import show_quality
 from specollama.cli.terminal import output
-from specollama.spec_decode.expected_speedup import always
+from specollama.spec_decode.expected_speedup import constant_rate
 from specollama.spec_decode.metrics import Forecast, Stats
-from specollama.tools.doctor.acceptance_probe import Fared, PairQuality, acceptance, of_reply
-from specollama.tools.doctor.route_forecast import ASSUMED
+from specollama.tools.doctor.acceptance_probe import (
+    AcceptanceCounts,
+    PairAcceptance,
+    acceptance_profile,
+    counts_of_reply,
+)
+from specollama.tools.doctor.route_forecast import ASSUMED_ACCEPTANCE
 from tests.support.calls import Call
 
 
 def test_what_is_expected_rests_on_forecasts_where_there_are_any() -> None:
-    fared = Fared(2, 1, [Forecast(0.95, True), Forecast(0.1, False)])
-    found = acceptance(fared)
+    fared = AcceptanceCounts(2, 1, [Forecast(0.95, True), Forecast(0.1, False)])
+    found = acceptance_profile(fared)
     assert found.tested == 2
-    assert [(chance.probability, chance.share) for chance in found.chances] == [(0.0, 0.5), (1.0, 0.5)]
-    assert acceptance(Fared(4, 3)) == always(0.75, 4)
-    assert acceptance(Fared()) == ASSUMED
+    assert [(chance.probability, chance.share) for chance in found.bins] == [(0.0, 0.5), (1.0, 0.5)]
+    assert acceptance_profile(AcceptanceCounts(4, 3)) == constant_rate(0.75, 4)
+    assert acceptance_profile(AcceptanceCounts()) == ASSUMED_ACCEPTANCE
 
 
 def test_kinds_add_up() -> None:
-    whole = Fared()
-    whole.add(of_reply(Stats(tested=5, accepted=4, forecasts=[Forecast(0.5, True)])))
-    whole.add(of_reply(Stats(reason="lookahead is 0")))
-    whole.add(Fared(1, 1))
-    assert (whole.tested, whole.accepted, len(whole.forecasts), whole.plain) == (6, 5, 1, {"lookahead is 0"})
+    whole = AcceptanceCounts()
+    whole.add(counts_of_reply(Stats(tested=5, accepted=4, forecasts=[Forecast(0.5, True)])))
+    whole.add(counts_of_reply(Stats(reason="lookahead is 0")))
+    whole.add(AcceptanceCounts(1, 1))
+    assert (whole.tested, whole.accepted, len(whole.forecasts), whole.plain_reasons) == (6, 5, 1, {"lookahead is 0"})
 
 
 def test_a_kind_is_shown_as_it_is_called(capsys: pytest.CaptureFixture[str]) -> None:
-    kinds = {name: Fared(4, 3) for name in ("[/maths]", ":smile:", "[red]code")}
-    show_quality(output.stdout(), PairQuality(kinds, Fared(12, 9), []))
+    kinds = {name: AcceptanceCounts(4, 3) for name in ("[/maths]", ":smile:", "[red]code")}
+    show_quality(output.stdout(), PairAcceptance(kinds, AcceptanceCounts(12, 9), []))
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:4]] == list(kinds)
 
 

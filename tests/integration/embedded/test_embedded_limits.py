@@ -12,17 +12,17 @@ import pytest
 
 from specollama.server.embedded.app import make_app
 from specollama.server.embedded.default_models import default_models
-from specollama.server.embedded.llama_server_process import Engine
-from specollama.server.embedded.serve import Running, Settings, serve_models
+from specollama.server.embedded.llama_server_process import LlamaServerProcess
+from specollama.server.embedded.serve import RunningServer, ServeSettings, serve_models
 from specollama.server.embedded.served_model import cut_middle
-from specollama.server.http.guard import BODY_LIMIT, local
+from specollama.server.http.guard import BODY_LIMIT, is_local_host
 
 ENDLESS = {"num_predict": -1, "temperature": 0, "stop": []}
 LONG_LIST = {"type": "array", "items": {"type": "integer"}, "minItems": 2000}
 """A format that keeps a reply from ending by itself for minutes."""
 
 
-def ask(server: Running, **body: Any) -> httpx.Response:
+def ask(server: RunningServer, **body: Any) -> httpx.Response:
     given = {"model": "small", "raw": True, "stream": False, **body}
     return httpx.post(f"{server.url}/api/generate", json=given, timeout=60)
 
@@ -36,19 +36,19 @@ async def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it never came to that")
 
 
-def idle(engine: Engine) -> bool:
+def idle(engine: LlamaServerProcess) -> bool:
     slots = httpx.get(f"{engine.url}/slots", headers=engine.headers).json()
     return engine.active == 0 and not any(slot["is_processing"] for slot in slots)
 
 
-def test_parameters_of_the_modelfile_hold_where_the_request_says_nothing(small: Running) -> None:
+def test_parameters_of_the_modelfile_hold_where_the_request_says_nothing(small: RunningServer) -> None:
     by_default = ask(small, prompt="The sky is").json()
     assert (by_default["response"], by_default["done_reason"]) == (" a", "stop")
     free = ask(small, prompt="The sky is", options={"stop": [], "num_predict": 2}).json()
     assert (free["response"], free["done_reason"]) == (" a canvas", "length")
 
 
-def test_show_lists_the_parameters_of_the_modelfile(small: Running) -> None:
+def test_show_lists_the_parameters_of_the_modelfile(small: RunningServer) -> None:
     show = httpx.post(f"{small.url}/api/show", json={"model": "small"}).json()
     assert [line.split(maxsplit=1) for line in show["parameters"].split("\n")] == [
         ["temperature", "0"],
@@ -59,7 +59,7 @@ def test_show_lists_the_parameters_of_the_modelfile(small: Running) -> None:
     assert 'PARAMETER stop "\\n"\n' in show["modelfile"]
 
 
-def test_a_prompt_over_the_context_is_refused_without_truncation(small: Running) -> None:
+def test_a_prompt_over_the_context_is_refused_without_truncation(small: RunningServer) -> None:
     response = ask(small, prompt="word " * 70, truncate=False)
     assert response.status_code == 400
     inner = json.loads(response.json()["error"])["error"]
@@ -67,7 +67,7 @@ def test_a_prompt_over_the_context_is_refused_without_truncation(small: Running)
     assert inner["message"].startswith("request (71 tokens) exceeds the available context size (64 tokens)")
 
 
-def test_a_prompt_over_the_context_loses_its_middle(small: Running) -> None:
+def test_a_prompt_over_the_context_loses_its_middle(small: RunningServer) -> None:
     reply = ask(small, prompt="word " * 70, options={"num_predict": 1}).json()
     assert reply["prompt_eval_count"] == 64 - (64 - 4) // 2
     reply = ask(small, prompt="word " * 70, options={"num_predict": 1, "num_keep": 24}).json()
@@ -80,12 +80,12 @@ def test_the_cut_keeps_the_head_and_the_tail() -> None:
     assert cut_middle(list(range(100)), 0, 2) == [99]
 
 
-def test_a_reply_runs_past_the_context_by_shifting_it(small: Running) -> None:
+def test_a_reply_runs_past_the_context_by_shifting_it(small: RunningServer) -> None:
     options = {**ENDLESS, "temperature": 0, "num_predict": 80}
     assert ask(small, prompt="word word word", options=options).json()["eval_count"] == 80
 
 
-def test_without_shifting_a_reply_ends_with_the_context(small: Running) -> None:
+def test_without_shifting_a_reply_ends_with_the_context(small: RunningServer) -> None:
     for num_predict in (0, -1, 500):
         options = {**ENDLESS, "temperature": 0, "num_predict": num_predict}
         reply = ask(small, prompt="word word word", shift=False, options=options).json()
@@ -94,14 +94,14 @@ def test_without_shifting_a_reply_ends_with_the_context(small: Running) -> None:
     assert (response.status_code, "longer than the context" in response.json()["error"]) == (400, True)
 
 
-def test_a_longer_context_than_the_server_has_is_refused(small: Running) -> None:
+def test_a_longer_context_than_the_server_has_is_refused(small: RunningServer) -> None:
     assert ask(small, prompt="a", options={"num_ctx": 32}).status_code == 200
     response = ask(small, prompt="a", options={"num_ctx": 65})
     assert response.status_code == 400
     assert response.json()["error"] == "num_ctx 65 is more than the 64 this server was started with"
 
 
-def test_a_chat_over_the_context_loses_its_first_messages(small: Running) -> None:
+def test_a_chat_over_the_context_loses_its_first_messages(small: RunningServer) -> None:
     old = [{"role": "user", "content": "word " * 50}, {"role": "assistant", "content": "No."}]
     messages = [{"role": "system", "content": "Be brief."}, *old, {"role": "user", "content": "Go on."}]
     body = {"model": "small", "messages": messages, "_debug_render_only": True}
@@ -119,7 +119,7 @@ def test_a_chat_over_the_context_loses_its_first_messages(small: Running) -> Non
 
 @pytest.mark.parametrize("path", ["/api/generate", "/api/chat"])
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_reply_that_is_abandoned_frees_its_slot(embedded: Running, path: str, stream: bool) -> None:
+async def test_a_reply_that_is_abandoned_frees_its_slot(embedded: RunningServer, path: str, stream: bool) -> None:
     engine = embedded.engines["target"]
     body = {"model": "target", "prompt": "One", "messages": [{"role": "user", "content": "Hi"}], "options": ENDLESS}
     body |= {"format": LONG_LIST, "raw": True, "stream": stream}
@@ -131,7 +131,7 @@ async def test_a_reply_that_is_abandoned_frees_its_slot(embedded: Running, path:
     await until(lambda: idle(engine))
 
 
-async def test_a_stream_that_is_closed_after_a_line_frees_its_slot(embedded: Running) -> None:
+async def test_a_stream_that_is_closed_after_a_line_frees_its_slot(embedded: RunningServer) -> None:
     body = {"model": "target", "prompt": "One", "raw": True, "options": ENDLESS, "format": LONG_LIST}
     async with httpx.AsyncClient(base_url=embedded.url, timeout=60) as client:
         async with client.stream("POST", "/api/generate", json=body) as response:
@@ -139,7 +139,7 @@ async def test_a_stream_that_is_closed_after_a_line_frees_its_slot(embedded: Run
         await until(lambda: idle(embedded.engines["target"]))
 
 
-async def test_requests_over_the_slots_wait_and_can_be_abandoned_while_they_do(small: Running) -> None:
+async def test_requests_over_the_slots_wait_and_can_be_abandoned_while_they_do(small: RunningServer) -> None:
     engine = small.engines["small"]
     body = {"model": "small", "prompt": "word word word", "raw": True, "stream": False}
     async with httpx.AsyncClient(base_url=small.url, timeout=60) as client:
@@ -158,7 +158,7 @@ async def test_requests_over_the_slots_wait_and_can_be_abandoned_while_they_do(s
 
 async def test_a_server_that_stops_in_the_middle_of_a_reply_does_stop() -> None:
     models = {"draft": default_models()["draft"]}
-    with serve_models(models, Settings(num_ctx=64, parallel=1)) as server:
+    with serve_models(models, ServeSettings(num_ctx=64, parallel=1)) as server:
         async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
             body = {"model": "draft", "prompt": "word word word", "raw": True, "options": ENDLESS}
             request = asyncio.create_task(client.post("/api/generate", json=body))
@@ -171,7 +171,7 @@ async def test_a_server_that_stops_in_the_middle_of_a_reply_does_stop() -> None:
 
 def test_a_cache_split_by_slot_as_in_stock_ollama_answers_the_same() -> None:
     models = {"small": default_models()["draft"]}
-    stock = Settings(num_ctx=256, parallel=2, unified=False, idle_slots=True)  # llama.cpp rounds less up to 256
+    stock = ServeSettings(num_ctx=256, parallel=2, unified=False, idle_slots=True)  # llama.cpp rounds less up to 256
     with serve_models(models, stock) as server:
         reply = ask(server, prompt="The sky is", options={"temperature": 0, "num_predict": 2}).json()
         assert reply["response"] == " a canvas"
@@ -231,10 +231,10 @@ async def test_a_page_in_a_browser_can_not_reach_it_under_a_name_of_its_own() ->
     ],
 )
 def test_local_host_names_are_told_from_others(host: str, is_local: bool) -> None:
-    assert local(host) is is_local
+    assert is_local_host(host) is is_local
 
 
-async def test_the_engine_behind_answers_only_the_server_in_front(small: Running) -> None:
+async def test_the_engine_behind_answers_only_the_server_in_front(small: RunningServer) -> None:
     async with httpx.AsyncClient(base_url=small.engines["small"].url) as client:
         assert (await client.post("/completion", json={"prompt": "a", "n_predict": 1})).status_code == 401
         assert (await client.get("/slots")).status_code == 401

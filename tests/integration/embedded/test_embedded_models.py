@@ -18,13 +18,13 @@ import pytest
 from gguf.quants import dequantize, quantize
 from typer.testing import CliRunner
 
-from specollama.backends.llama_cpp.gguf_metadata import read_header, shortest
+from specollama.backends.llama_cpp.gguf_metadata import read_header, shortest_decimal
 from specollama.cli.commands.embedded import app
 from specollama.errors import MissingPackage, RunError, SpecollamaError, UsageError
 from specollama.server.embedded.default_models import default_models, packaged_model, resolve
-from specollama.server.embedded.dequantize import full_precision
+from specollama.server.embedded.dequantize import write_full_precision
 from specollama.server.embedded.model_card import ModelCard, human_number, short_name
-from specollama.server.embedded.requirements import require
+from specollama.server.embedded.requirements import require_packages
 from specollama.server.embedded.response_translation import ChatSteps
 from specollama.spec_decode.types import DoneReason
 
@@ -104,7 +104,7 @@ def singles(fields: dict[str, Any]) -> dict[str, Any]:
 
 def test_single_precision_numbers_are_written_with_the_fewest_digits() -> None:
     for value in (1e-05, 0.1, 100000.0, 3.4028235e38, 16777216.0, 0.0, -0.3):
-        assert shortest(float(numpy.float32(value))) == value
+        assert shortest_decimal(float(numpy.float32(value))) == value
 
 
 def write_model(path: Path, **fields: str) -> numpy.ndarray[Any, Any]:
@@ -128,7 +128,7 @@ def write_model(path: Path, **fields: str) -> numpy.ndarray[Any, Any]:
 
 def test_full_precision_keeps_weights_and_metadata(tmp_path: Path) -> None:
     weights = write_model(tmp_path / "model.Q8_0.gguf", general__name="Model")
-    path = full_precision(tmp_path / "model.Q8_0.gguf", tmp_path / "cache")
+    path = write_full_precision(tmp_path / "model.Q8_0.gguf", tmp_path / "cache")
     before, after = read_header(tmp_path / "model.Q8_0.gguf"), read_header(path)
     assert after.fields == {**before.fields, "general.file_type": 0}
     assert {tensor.kind for tensor in after.tensors} == {0}
@@ -139,10 +139,10 @@ def test_full_precision_keeps_weights_and_metadata(tmp_path: Path) -> None:
 def test_full_precision_is_written_whole_by_whoever_starts_together(tmp_path: Path) -> None:
     write_model(tmp_path / "model.gguf")
     with ThreadPoolExecutor(4) as pool:
-        paths = set(pool.map(lambda _: full_precision(tmp_path / "model.gguf", tmp_path / "cache"), range(4)))
+        paths = set(pool.map(lambda _: write_full_precision(tmp_path / "model.gguf", tmp_path / "cache"), range(4)))
     assert [*paths] == [*(tmp_path / "cache").iterdir()]
     written = [path.stat().st_mtime_ns for path in paths]
-    assert full_precision(tmp_path / "model.gguf", tmp_path / "cache") in paths
+    assert write_full_precision(tmp_path / "model.gguf", tmp_path / "cache") in paths
     assert [path.stat().st_mtime_ns for path in paths] == written
 
 
@@ -150,7 +150,7 @@ def test_another_model_of_the_same_name_gets_a_file_of_its_own(tmp_path: Path) -
     paths = set()
     for name in ("one", "two"):
         write_model(tmp_path / "model.gguf", general__name=name)
-        paths.add(full_precision(tmp_path / "model.gguf", tmp_path / "cache"))
+        paths.add(write_full_precision(tmp_path / "model.gguf", tmp_path / "cache"))
     assert len(paths) == 2
 
 
@@ -158,7 +158,7 @@ def test_a_cache_that_can_not_be_written_is_named(tmp_path: Path) -> None:
     write_model(tmp_path / "model.gguf")
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(RunError, match=r"can't write .*cache"):
-        full_precision(tmp_path / "model.gguf", tmp_path / "cache")
+        write_full_precision(tmp_path / "model.gguf", tmp_path / "cache")
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_capabilities_are_found_in_the_template(tmp_path: Path, template: str, c
     write_model(tmp_path / "model.gguf", tokenizer__chat_template=template)
     card = ModelCard.read("Model:latest", tmp_path / "model.gguf")
     assert card.capabilities == capabilities
-    assert (card.name, card.tagged, card.adds_bos) == ("model", "model:latest", True)
+    assert (card.name, card.tagged_name, card.adds_bos) == ("model", "model:latest", True)
     assert card.details().quantization_level == "Q8_0"
 
 
@@ -266,7 +266,7 @@ def test_other_addresses_need_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_package_that_is_not_installed_is_named_with_the_remedy() -> None:
     with pytest.raises(MissingPackage, match=r"needs no_such_package: run pip install 'specollama\[embedded\]'"):
-        require("no_such_package", "httpx")
+        require_packages("no_such_package", "httpx")
 
 
 def test_the_command_says_when_it_is_ready_and_ends_on_an_interrupt() -> None:

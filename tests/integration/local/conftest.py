@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from specollama.backends.llama_cpp.model import LoadOptions
-from specollama.pairs.routes.local_models import OpenedPair, open_pair
+from specollama.pairs.routes.local_models import LocalModels, load_models
 from specollama.server.embedded.default_models import default_models
 
 
@@ -23,9 +23,11 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest_asyncio.fixture(scope="session")
-async def real(places: Path) -> AsyncIterator[OpenedPair]:
+async def real(places: Path) -> AsyncIterator[LocalModels]:
     """SmolLM2-135M in full precision, with its 4-bit self as draft model and prompt lookup."""
     models = default_models()
-    pair = await open_pair(models["target"], {"draft": models["draft"]}, LoadOptions(context_length=1024), lookup=True)
+    pair = await load_models(
+        models["target"], {"draft": models["draft"]}, LoadOptions(context_length=1024), lookup=True
+    )
     yield pair
     await pair.close()

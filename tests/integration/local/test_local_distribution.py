@@ -17,8 +17,8 @@ import pytest_asyncio
 from specollama.backends.llama_cpp.model import LoadOptions
 from specollama.backends.llama_cpp.sampler import Sampler
 from specollama.pairs.routes import local_models
-from specollama.pairs.routes.local_models import OpenedPair, open_pair
-from specollama.spec_decode.types import Rule, SamplingOptions
+from specollama.pairs.routes.local_models import LocalModels, load_models
+from specollama.spec_decode.types import AcceptanceMethod, SamplingOptions
 from tests.support.chi_square import p_value
 from tests.support.local_replies import reply, settings
 from tests.support.reference_sampler import sampled
@@ -86,15 +86,17 @@ def _penalised(table: Mapping[str, float], before: str, options: SamplingOptions
 
 
 @pytest_asyncio.fixture(scope="module")
-async def pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenedPair]:
+async def pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalModels]:
     folder: Path = tmp_path_factory.mktemp("bigrams")
     target, draft = bigram_model(folder / "target.gguf", TARGET), bigram_model(folder / "draft.gguf", DRAFT)
-    opened = await open_pair(target, {"draft": draft}, LoadOptions(context_length=64, threads=1), lookup=False)
+    opened = await load_models(target, {"draft": draft}, LoadOptions(context_length=64, threads=1), lookup=False)
     yield opened
     await opened.close()
 
 
-async def drawn(pair: OpenedPair, options: SamplingOptions, rule: Rule, lookahead: int = 2) -> Counter[str]:
+async def drawn(
+    pair: LocalModels, options: SamplingOptions, rule: AcceptanceMethod, lookahead: int = 2
+) -> Counter[str]:
     chosen, counts = settings(lookahead, rule), Counter[str]()
     for _ in range(DRAWS):
         text, reason, _ = await reply(pair, PROMPT, options, chosen)
@@ -104,28 +106,30 @@ async def drawn(pair: OpenedPair, options: SamplingOptions, rule: Rule, lookahea
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scene", OPTIONS)
-@pytest.mark.parametrize("rule", [Rule.MATCH, Rule.REJECTION])
-async def test_replies_are_distributed_as_the_targets_own(pair: OpenedPair, rule: Rule, scene: str) -> None:
+@pytest.mark.parametrize("rule", [AcceptanceMethod.MATCH, AcceptanceMethod.REJECTION])
+async def test_replies_are_distributed_as_the_targets_own(
+    pair: LocalModels, rule: AcceptanceMethod, scene: str
+) -> None:
     counts = await drawn(pair, OPTIONS[scene], rule)
     assert p_value(counts, expected(OPTIONS[scene])) >= ALPHA
 
 
-async def test_the_test_finds_a_draft_that_is_taken_as_it_comes(pair: OpenedPair) -> None:
-    taken = OpenedPair(pair.drafting.drafts[0], replace(pair.drafting, drafts=[]), [])
-    counts = await drawn(taken, OPTIONS["plain"], Rule.MATCH, lookahead=0)
+async def test_the_test_finds_a_draft_that_is_taken_as_it_comes(pair: LocalModels) -> None:
+    taken = LocalModels(pair.drafters.drafts[0], replace(pair.drafters, drafts=[]), [])
+    counts = await drawn(taken, OPTIONS["plain"], AcceptanceMethod.MATCH, lookahead=0)
     assert p_value(counts, expected(OPTIONS["plain"])) < FOUND
 
 
-async def test_the_test_finds_noise_that_comes_twice(pair: OpenedPair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_test_finds_noise_that_comes_twice(pair: LocalModels, monkeypatch: pytest.MonkeyPatch) -> None:
     class Repeating(Sampler):
         def draw(self, logits: object, before: object, position: int) -> int:
             return super().draw(logits, before, 0)  # type: ignore[arg-type]
 
     monkeypatch.setattr(local_models, "Sampler", Repeating)
-    counts = await drawn(pair, OPTIONS["plain"], Rule.MATCH, lookahead=0)
+    counts = await drawn(pair, OPTIONS["plain"], AcceptanceMethod.MATCH, lookahead=0)
     assert p_value(counts, expected(OPTIONS["plain"])) < FOUND
 
 
-async def test_the_test_finds_penalties_that_are_left_out(pair: OpenedPair) -> None:
-    counts = await drawn(pair, OPTIONS["plain"], Rule.MATCH, lookahead=0)
+async def test_the_test_finds_penalties_that_are_left_out(pair: LocalModels) -> None:
+    counts = await drawn(pair, OPTIONS["plain"], AcceptanceMethod.MATCH, lookahead=0)
     assert p_value(counts, expected(OPTIONS["penalties"])) < FOUND

@@ -14,11 +14,11 @@ import pytest
 
 from specollama.backends.llama_cpp.model import LoadOptions
 from specollama.backends.ollama.schema import Message
-from specollama.config.settings import FileRef, Lookup, PairSettings
+from specollama.config.settings import FileRef, PairSettings, PromptLookup
 from specollama.errors import RunError, UnsupportedPair, UsageError
 from specollama.pairs.pair import Pair
-from specollama.pairs.request import Completion, Conversation
-from specollama.pairs.routes.local_models import OpenedPair, open_pair
+from specollama.pairs.request import ChatInput, CompletionInput
+from specollama.pairs.routes.local_models import LocalModels, load_models
 from specollama.server.embedded.default_models import packaged_model
 from specollama.spec_decode.events import Done, Status, Text
 from specollama.spec_decode.types import Route
@@ -27,7 +27,7 @@ from tests.support.local_replies import COLD, reply, settings, turn
 
 async def refusal(path: Path, options: LoadOptions | None = None) -> str:
     with pytest.raises(RunError) as caught:
-        await open_pair(path, {}, options or LoadOptions(context_length=256), lookup=True)
+        await load_models(path, {}, options or LoadOptions(context_length=256), lookup=True)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -61,7 +61,7 @@ async def test_an_architecture_that_llama_cpp_does_not_know_is_refused(tmp_path:
     assert "of an architecture that it doesn't know" in await refusal(file)
 
 
-async def test_a_context_that_does_not_fit_into_memory_is_refused_before_it_is_made(real: OpenedPair) -> None:
+async def test_a_context_that_does_not_fit_into_memory_is_refused_before_it_is_made(real: LocalModels) -> None:
     options = LoadOptions(context_length=2_000_000_000)
     words = await refusal(packaged_model(), options)
     assert "its context of 2000000000 tokens needs" in words
@@ -73,16 +73,16 @@ async def test_a_cache_type_that_is_none_is_refused() -> None:
 
 
 def pair_settings(target: Path, *drafts: Path, **options: object) -> PairSettings:
-    chosen = tuple(FileRef(draft) for draft in drafts) or (Lookup.LOOKUP,)
+    chosen = tuple(FileRef(draft) for draft in drafts) or (PromptLookup.LOOKUP,)
     given = {"temperature": 0, "num_predict": 12, "num_ctx": 256, **options}
     return PairSettings(None, FileRef(target), chosen, options=given, requantize=False)
 
 
-def asked(text: str = "Say hello.") -> Conversation:
-    return Conversation([Message(role="user", content=text)])
+def asked(text: str = "Say hello.") -> ChatInput:
+    return ChatInput([Message(role="user", content=text)])
 
 
-async def events(chosen: PairSettings, conversation: Conversation) -> list[object]:
+async def events(chosen: PairSettings, conversation: ChatInput) -> list[object]:
     async with Pair(chosen, {}) as pair, aclosing(pair.reply(conversation)) as told:
         return [event async for event in told]
 
@@ -102,14 +102,14 @@ async def test_a_draft_that_can_not_be_opened_fails_before_anything_is_written(t
 @pytest.mark.parametrize(
     ("ask", "what"),
     [
-        (Conversation([], tools=[{"type": "function"}]), "tools"),
-        (Conversation([], think=False), "think"),
-        (Completion("def f(", suffix="return x"), "suffix"),
-        (Completion("And then?", context=[1, 2]), "context"),
-        (Conversation([], {"num_predict": 0}), "num_predict 0"),
+        (ChatInput([], tools=[{"type": "function"}]), "tools"),
+        (ChatInput([], think=False), "think"),
+        (CompletionInput("def f(", suffix="return x"), "suffix"),
+        (CompletionInput("And then?", context=[1, 2]), "context"),
+        (ChatInput([], {"num_predict": 0}), "num_predict 0"),
     ],
 )
-async def test_what_only_a_server_can_do_is_refused(ask: Conversation | Completion, what: str) -> None:
+async def test_what_only_a_server_can_do_is_refused(ask: ChatInput | CompletionInput, what: str) -> None:
     with pytest.raises(UnsupportedPair, match=f"opened without a server, which {what} would need"):
         await events(pair_settings(packaged_model()), ask)
 
@@ -129,13 +129,13 @@ async def test_a_prompt_that_fills_the_context_is_refused_with_what_to_do() -> N
 )
 async def test_options_under_which_nothing_can_be_computed_are_refused(options: dict[str, float], words: str) -> None:
     with pytest.raises(UnsupportedPair, match=f"^no reply can be computed under these options: {words}$"):
-        await events(pair_settings(packaged_model()), Conversation(asked().messages, options))
+        await events(pair_settings(packaged_model()), ChatInput(asked().messages, options))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e39, "hot"])
 async def test_a_request_with_an_option_that_is_no_number_is_refused(value: object) -> None:
     with pytest.raises(UsageError, match=r"^the option temperature must be a number, not "):
-        await events(pair_settings(packaged_model()), Conversation(asked().messages, {"temperature": value}))
+        await events(pair_settings(packaged_model()), ChatInput(asked().messages, {"temperature": value}))
 
 
 def _damage(folder: Path) -> None:
@@ -153,10 +153,10 @@ async def test_a_damaged_state_is_told_once_and_measured_anew(places: Path) -> N
     assert "damaged" not in second
 
 
-async def test_a_reply_that_is_given_up_leaves_the_pair_ready(real: OpenedPair) -> None:
+async def test_a_reply_that_is_given_up_leaves_the_pair_ready(real: LocalModels) -> None:
     alone = await reply(real, turn("Count to ten."), COLD, settings(0))
     for taken in range(1, 6):
-        run = real.speculation(turn("Tell a long story."), COLD, settings(4))
+        run = real.make_decoder(turn("Tell a long story."), COLD, settings(4))
         async with aclosing(run.events()) as told:
             seen = 0
             async for event in told:
@@ -166,7 +166,7 @@ async def test_a_reply_that_is_given_up_leaves_the_pair_ready(real: OpenedPair) 
     assert (await reply(real, turn("Count to ten."), COLD, settings("auto")))[:2] == alone[:2]
 
 
-async def test_a_cancel_takes_effect_while_a_long_prompt_is_read(real: OpenedPair) -> None:
+async def test_a_cancel_takes_effect_while_a_long_prompt_is_read(real: LocalModels) -> None:
     long = "word " * 900
     task = asyncio.create_task(reply(real, long, COLD, settings(4)))
     await asyncio.sleep(0.05)
@@ -175,10 +175,10 @@ async def test_a_cancel_takes_effect_while_a_long_prompt_is_read(real: OpenedPai
         await task
     text, _, _ = await reply(real, turn("Hi."), COLD, settings(0))
     assert text
-    assert real.target.model.known(real.encode(long)) < 900
+    assert real.target.model.cached_tokens(real.encode(long)) < 900
 
 
-async def test_all_models_are_asked_in_one_thread(real: OpenedPair) -> None:
+async def test_all_models_are_asked_in_one_thread(real: LocalModels) -> None:
     """Another thread would have its own set of llama.cpp's, and both sets would be slow from then on."""
     await reply(real, turn("Hi."), COLD, settings(2))
     names = [thread.name for thread in threading.enumerate() if thread.name.startswith("specollama-llama")]

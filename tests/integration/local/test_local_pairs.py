@@ -15,18 +15,18 @@ import pytest
 from specollama.backends.llama_cpp import model_thread
 from specollama.backends.llama_cpp.model import LlamaModel, LoadOptions
 from specollama.backends.ollama.client import OllamaServer
-from specollama.backends.ollama.model_info import describe
+from specollama.backends.ollama.model_info import fetch_model_info
 from specollama.backends.ollama.schema import Message
 from specollama.config.endpoints import Endpoint
-from specollama.config.settings import FileRef, Lookup, ModelRef, PairSettings
+from specollama.config.settings import FileRef, ModelRef, PairSettings, PromptLookup
 from specollama.errors import RunError
 from specollama.pairs.pair import Pair
-from specollama.pairs.request import Conversation
+from specollama.pairs.request import ChatInput
 from specollama.pairs.routes import local_models
 from specollama.pairs.routes.local import LocalPlan, LocalRoute
-from specollama.pairs.routes.local_models import open_pair
+from specollama.pairs.routes.local_models import load_models
 from specollama.server.embedded.default_models import default_models
-from specollama.tools.bench import collect
+from specollama.tools.bench import collect_reply
 
 
 def call(*words: str, state: Path) -> subprocess.CompletedProcess[str]:
@@ -78,33 +78,33 @@ def test_a_file_can_not_be_run_on_a_servers_route(places: Path) -> None:
 async def test_a_target_that_its_server_holds_as_well_is_told_of_once(embedded_url: str) -> None:
     async with OllamaServer(embedded_url) as server:
         await server.generate({"model": "target", "prompt": "", "stream": False})  # loads it
-        model, route = await describe(server, "target"), LocalRoute({})
-        [line] = await route.held_twice(model)
-        assert await route.held_twice(model) == []
+        model, route = await fetch_model_info(server, "target"), LocalRoute({})
+        [line] = await route.loaded_twice_notice(model)
+        assert await route.loaded_twice_notice(model) == []
     assert line.startswith(f"{embedded_url} holds target")
     assert line.endswith("for rendering): `keep_alive = 0` in the pair frees it")
 
 
 async def test_other_options_of_loading_open_the_pair_anew() -> None:
     models = default_models()
-    settings = PairSettings(None, FileRef(models["draft"]), (Lookup.LOOKUP,), options={"temperature": 0})
+    settings = PairSettings(None, FileRef(models["draft"]), (PromptLookup.LOOKUP,), options={"temperature": 0})
     said = [Message(role="user", content="Count to ten.")]
     async with Pair(settings, {}) as pair:
         texts, rooms = set[str](), list[int | None]()
         for options in ({"num_ctx": 256}, {"num_ctx": 256, "top_k": 3}, {"num_ctx": 512}):
-            asked = Conversation(said, {"num_predict": 8, **options})
+            asked = ChatInput(said, {"num_predict": 8, **options})
             async with aclosing(pair.reply(asked)) as events:
-                texts.add((await collect(events)).text)
+                texts.add((await collect_reply(events)).text)
             rooms.append(await pair.context_length())
         assert (len(texts), rooms) == (1, [256, 256, 512])
 
 
 async def test_a_pair_that_was_closed_meanwhile_fails_in_one_line() -> None:
     models, route = default_models(), LocalRoute({})
-    settings = PairSettings(None, FileRef(models["draft"]), (Lookup.LOOKUP,))
-    opened = await route.pair(settings, {"num_ctx": 256})
+    settings = PairSettings(None, FileRef(models["draft"]), (PromptLookup.LOOKUP,))
+    opened = await route.open_models(settings, {"num_ctx": 256})
     assert not isinstance(opened, str)
-    assert await route.pair(settings, {"num_ctx": 128}) is not opened
+    assert await route.open_models(settings, {"num_ctx": 128}) is not opened
     with pytest.raises(RunError, match="was closed: other options were asked for"):
         opened.encode("a")
     await route.close()
@@ -112,12 +112,12 @@ async def test_a_pair_that_was_closed_meanwhile_fails_in_one_line() -> None:
 
 async def test_a_request_given_up_while_the_pair_is_opened_anew_leaves_no_closed_one() -> None:
     models, route = default_models(), LocalRoute({})
-    settings = PairSettings(None, FileRef(models["draft"]), (Lookup.LOOKUP,))
-    await route.pair(settings, {"num_ctx": 256})
-    anew = asyncio.create_task(route.pair(settings, {"num_ctx": 128}))
+    settings = PairSettings(None, FileRef(models["draft"]), (PromptLookup.LOOKUP,))
+    await route.open_models(settings, {"num_ctx": 256})
+    anew = asyncio.create_task(route.open_models(settings, {"num_ctx": 128}))
     await asyncio.sleep(0)  # the old one is being closed
     anew.cancel()
-    opened = await route.pair(settings, {"num_ctx": 256})
+    opened = await route.open_models(settings, {"num_ctx": 256})
     assert not isinstance(opened, str)
     assert opened.encode("a")
     await route.close()
@@ -129,12 +129,12 @@ async def test_what_is_opened_when_nobody_waits_any_more_is_closed(monkeypatch: 
     monkeypatch.setattr(local_models, "refuse_unreadable", lambda path: (begun.append(path), unreadable(path)))
     monkeypatch.setattr(LlamaModel, "close", lambda model: (closed.append(model.path), close(model)))
     opening = asyncio.create_task(
-        open_pair(models["target"], {"draft": models["draft"]}, LoadOptions(context_length=256), lookup=False)
+        load_models(models["target"], {"draft": models["draft"]}, LoadOptions(context_length=256), lookup=False)
     )
     while not begun:  # noqa: ASYNC110  (nothing tells)
         await asyncio.sleep(0.001)
     opening.cancel()
-    await model_thread.do(lambda stopped: None)  # after it, in the one thread
+    await model_thread.run_on_model_thread(lambda stopped: None)  # after it, in the one thread
     assert set(closed) == {models["target"], models["draft"]}
 
 
@@ -143,6 +143,6 @@ async def test_a_served_draft_model_that_is_not_there_is_told_of_where_the_targe
     nowhere = ModelRef("small", Endpoint("http://127.0.0.1:9", "a test"))
     settings = PairSettings(None, FileRef(models["draft"]), (nowhere,), options={"num_predict": 2, "num_ctx": 256})
     async with Pair(settings, {"OLLAMA_MODELS": "/nowhere"}) as pair:
-        plan = await pair.plan(Conversation([Message(role="user", content="Hi.")]))
+        plan = await pair.make_plan(ChatInput([Message(role="user", content="Hi.")]))
         assert isinstance(plan, LocalPlan)
         assert plan.notices[0].startswith("the draft's server: can't reach http://127.0.0.1:9")

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from specollama.backends.llama_cpp import tokenizer
-from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
 from specollama.backends.ollama.client import OllamaServer
 from specollama.config.endpoints import Endpoint
 from specollama.config.settings import ModelRef, PairSettings
@@ -64,9 +64,9 @@ def _alone(client: httpx.Client, prompt: str) -> Alone:
 @pytest_asyncio.fixture(scope="session")
 async def vocabulary(
     servers: dict[str, OllamaServer], tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[LlamaVocabulary]:
+) -> AsyncIterator[LlamaTokenizer]:
     path = tmp_path_factory.mktemp("lossless") / "target.gguf"
-    tokenizer.write((await servers["target"].show("target", verbose=True)).model_info, path)
-    vocabulary = LlamaVocabulary(path)
+    tokenizer.write_vocabulary_file((await servers["target"].show("target", verbose=True)).model_info, path)
+    vocabulary = LlamaTokenizer(path)
     yield vocabulary
     vocabulary.close()

@@ -9,22 +9,22 @@ from typing import Any
 
 import pytest
 
-from specollama.backends.llama_cpp.tokenizer import LlamaVocabulary
+from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
 from specollama.backends.ollama.client import OllamaServer
 from specollama.backends.ollama.drafter import OllamaDrafter
-from specollama.backends.ollama.request_bodies import Requests
+from specollama.backends.ollama.request_bodies import RequestTemplate
 from specollama.backends.ollama.schema import GenerateReply, Message
-from specollama.backends.ollama.target import LanesTarget
+from specollama.backends.ollama.target import ParallelTarget
 from specollama.config.settings import PairSettings
 from specollama.pairs.pair import Pair
-from specollama.pairs.request import Conversation
-from specollama.spec_decode.decode_loop import Speculation
+from specollama.pairs.request import ChatInput
+from specollama.spec_decode.decode_loop import SpeculativeDecoder
 from specollama.spec_decode.events import Status
 from specollama.spec_decode.lookahead import FixedLookahead
 from specollama.spec_decode.metrics import Stats
-from specollama.spec_decode.retokenization import ExactCursor
-from specollama.spec_decode.types import Route, Rule, SamplingOptions
-from specollama.tools.bench import Reply, collect
+from specollama.spec_decode.retokenization import ExactPath
+from specollama.spec_decode.types import AcceptanceMethod, Route, SamplingOptions
+from specollama.tools.bench import CollectedReply, collect_reply
 from tests.support.prompts import PROMPTS
 from tests.support.target_alone import LENGTH, Alone
 
@@ -36,7 +36,7 @@ IDENTICAL = 19  # of the 20 texts, at least
 class Outcome:
     """What became of all prompts."""
 
-    replies: list[Reply] = field(default_factory=list)
+    replies: list[CollectedReply] = field(default_factory=list)
     different: dict[str, float] = field(default_factory=dict)  # prompts, and the target's gap where the texts part
 
     @property
@@ -58,7 +58,7 @@ class Outcome:
         )
 
 
-async def outcome(alone: Mapping[str, Alone], answer: Callable[[str], Awaitable[Reply]]) -> Outcome:
+async def outcome(alone: Mapping[str, Alone], answer: Callable[[str], Awaitable[CollectedReply]]) -> Outcome:
     result = Outcome()
     for prompt in PROMPTS:
         reply, expected = await answer(prompt), alone[prompt]
@@ -75,9 +75,9 @@ def assert_lossless(result: Outcome) -> None:
     assert all(gap < NEAR_TIE for gap in result.different.values()), result.different
 
 
-async def through_pair(pair: Pair, prompt: str) -> Reply:
-    async with aclosing(pair.reply(Conversation([Message(role="user", content=prompt)]))) as events:
-        return await collect(events)
+async def through_pair(pair: Pair, prompt: str) -> CollectedReply:
+    async with aclosing(pair.reply(ChatInput([Message(role="user", content=prompt)]))) as events:
+        return await collect_reply(events)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ async def test_most_of_the_default_draft_is_accepted(default_draft: Outcome) -> 
 
 async def test_drafting_ahead_gives_the_targets_words(settings: PairSettings, alone: dict[str, Alone]) -> None:
     async with Pair(replace(settings, draft_ahead=True), {}) as pair:
-        asked = Conversation([Message(role="user", content=PROMPTS[0])])
+        asked = ChatInput([Message(role="user", content=PROMPTS[0])])
         async with aclosing(pair.reply(asked)) as events:
             status = await anext(events)
         replies = {prompt: await through_pair(pair, prompt) for prompt in PROMPTS[:3]}
@@ -132,28 +132,30 @@ class SecondChoices(OllamaServer):
 async def test_lanes_with_a_draft_wrong_on_purpose_give_the_targets_words(
     urls: dict[str, str],
     servers: dict[str, OllamaServer],
-    vocabulary: LlamaVocabulary,
+    vocabulary: LlamaTokenizer,
     alone: dict[str, Alone],
     default_draft: Outcome,
 ) -> None:
     options = SamplingOptions(temperature=0, num_predict=LENGTH)
     target = servers["target"]
 
-    async def answer(prompt: str) -> Reply:
+    async def answer(prompt: str) -> CollectedReply:
         rendered = await target.render({"model": "target", "messages": [{"role": "user", "content": prompt}]})
         assert rendered
-        cursor = ExactCursor(rendered, vocabulary)
-        speculation = Speculation(
+        cursor = ExactPath(rendered, vocabulary)
+        speculation = SpeculativeDecoder(
             prompt=rendered,
-            target=LanesTarget(target, Requests("target", options), cursor, rule=Rule.GREEDY, seed=1),
-            drafter=OllamaDrafter(wrong, Requests("draft", options), rule=Rule.GREEDY, seed=2),
+            target=ParallelTarget(
+                target, RequestTemplate("target", options), cursor, rule=AcceptanceMethod.GREEDY, seed=1
+            ),
+            drafter=OllamaDrafter(wrong, RequestTemplate("draft", options), rule=AcceptanceMethod.GREEDY, seed=2),
             lookahead=FixedLookahead(2),
-            rule=Rule.GREEDY,
+            rule=AcceptanceMethod.GREEDY,
             options=options,
             stats=Stats(),
         )
         async with aclosing(speculation.events()) as events:
-            return await collect(events)
+            return await collect_reply(events)
 
     async with SecondChoices(urls["draft"]) as wrong:
         result = await outcome(alone, answer)

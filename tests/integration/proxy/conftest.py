@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from specollama.config.loading import Config, load_config
-from specollama.server.proxy.serve import Proxy, serving
+from specollama.server.proxy.serve import Proxy, serve_in_thread
 from tests.support.configured import written
 from tests.support.misbehaving import Manners, Misbehaving
 from tests.support.scripted_ollama import SONG, ScriptedOllama, song
@@ -80,7 +80,9 @@ def proxies(
     with ExitStack() as stack:
 
         def start(url: str, token: str | None = None, environ: dict[str, str] | None = None, **parts: Any) -> Any:
-            return stack.enter_context(serving(config(url, **parts), {**os.environ, **(environ or {})}, token=token))
+            return stack.enter_context(
+                serve_in_thread(config(url, **parts), {**os.environ, **(environ or {})}, token=token)
+            )
 
         yield start
 
@@ -106,7 +108,7 @@ def engine_config(embedded_url: str, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture(scope="session")
 def engine_proxy(engine_config: Path) -> Iterator[str]:
     """The URL of a proxy in front of the embedded engine."""
-    with serving(engine_config, dict(os.environ)) as (url, _):
+    with serve_in_thread(engine_config, dict(os.environ)) as (url, _):
         yield url
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from specollama.server.proxy.access_log import Access, Log
+from specollama.server.proxy.access_log import AccessLog, JsonLog
 from specollama.server.proxy.metrics import Metrics
 from specollama.server.proxy.serve import Proxy
 from tests.support.misbehaving import BUSY, Busy, Cut, Hanging, Misbehaving
@@ -148,7 +148,7 @@ async def test_a_fault_of_our_own_is_told_in_the_log_and_by_its_id(started: bool
         raise LookupError("nobody thought of this")
 
     metrics, lines = Metrics(), io.StringIO()
-    app = Access(faulty, metrics=metrics, log=Log(metrics, lines), records={}, quiet=())
+    app = AccessLog(faulty, metrics=metrics, log=JsonLog(metrics, lines), records={}, quiet=())
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -212,8 +212,8 @@ def test_a_full_disk_loses_lines_of_the_log_and_nothing_else(
 def test_a_log_that_can_not_be_written_counts_what_it_lost() -> None:
     metrics = Metrics()
     with open("/dev/null") as unwritable:
-        Log(metrics, unwritable).write({"event": "lost"})
-    assert b"specollama_log_lines_lost_total 1.0" in metrics.text()
+        JsonLog(metrics, unwritable).write({"event": "lost"})
+    assert b"specollama_log_lines_lost_total 1.0" in metrics.exposition()
 
 
 def test_a_client_that_leaves_before_the_answer_ends_the_work_for_it(

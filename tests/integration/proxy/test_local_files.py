@@ -12,7 +12,7 @@ import pytest
 
 from specollama.config.loading import load_config
 from specollama.server.embedded.default_models import default_models
-from specollama.server.proxy.serve import serving
+from specollama.server.proxy.serve import serve_in_thread
 from tests.support.scripted_ollama import ScriptedOllama
 
 COLOURS = [{"role": "user", "content": "Name three colours."}]
@@ -28,7 +28,7 @@ def client(scripted: ScriptedOllama, up: Callable[[Any], str], tmp_path: Path) -
         f"[pairs.here]\ntarget = {{ path = {json.dumps(str(models['target']))} }}\ndraft = 'lookup'\n"
     )
     with (
-        serving(load_config(file), {}) as (url, _),
+        serve_in_thread(load_config(file), {}) as (url, _),
         httpx.Client(base_url=url, timeout=120, trust_env=False) as client,
     ):
         yield client

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specollama.server.proxy.serve import serving
+from specollama.server.proxy.serve import serve_in_thread
 from tests.support.configured import written
 
 COUNT = int(os.environ.get("SPECOLLAMA_ODD_BODIES", "60"))
@@ -56,7 +56,7 @@ def proxy(embedded_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """A proxy whose replies are short, and its log."""
     file = written(tmp_path_factory.mktemp("odd"), embedded_url, serve="max_num_predict = 3")
     log = io.StringIO()
-    with serving(file, dict(os.environ)) as (url, running):
+    with serve_in_thread(file, dict(os.environ)) as (url, running):
         running.log.stream = log
         with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
             yield client, log

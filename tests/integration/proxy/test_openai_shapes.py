@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specollama.server.proxy.openai_translation import Shaper, Untranslatable, chat_body, completion_body
+from specollama.server.proxy.openai_translation import OpenAIResponseBuilder, Untranslatable, chat_body, completion_body
 from tests.support.scripted_ollama import ScriptedModel, ScriptedOllama, pieces
 
 Through = Callable[..., httpx.Client]
@@ -241,7 +241,7 @@ def test_a_chat_without_messages_is_the_targets_to_refuse(scripted: ScriptedOlla
 def test_calls_of_tools_as_openai_has_them() -> None:
     call = {"id": "c1", "function": {"index": 0, "name": "clock", "arguments": {"zone": "UTC"}}}
     chunk = {"message": {"content": "", "tool_calls": [call]}, "done": False}
-    shaper = Shaper("duo", "1", chat=True)
+    shaper = OpenAIResponseBuilder("duo", "1", chat=True)
     [first] = shaper.pieces(chunk)
     last = list(shaper.pieces({"message": {"content": ""}, "done": True, "done_reason": "stop"}))[-1]
     function = {"name": "clock", "arguments": '{"zone":"UTC"}'}
@@ -254,9 +254,9 @@ def test_calls_of_tools_as_openai_has_them() -> None:
 def test_log_probabilities_as_openai_has_them() -> None:
     entry = {"token": "é", "logprob": -0.5, "bytes": [195, 169], "top_logprobs": [{"token": "e", "logprob": -1.0}]}
     chunk = {"message": {"content": "é"}, "logprobs": [entry], "done": False}
-    [event] = Shaper("duo", "1", chat=True).pieces(chunk)
+    [event] = OpenAIResponseBuilder("duo", "1", chat=True).pieces(chunk)
     assert event["choices"][0]["logprobs"] == {"content": [entry]}
-    shaper = Shaper("duo", "1", chat=False)
+    shaper = OpenAIResponseBuilder("duo", "1", chat=False)
     list(shaper.pieces({"response": "caf", "done": False}))
     [event] = shaper.pieces({"response": "é", "logprobs": [entry], "done": False})
     assert event["choices"][0]["logprobs"] == {
@@ -268,7 +268,9 @@ def test_log_probabilities_as_openai_has_them() -> None:
 
 
 def test_thinking_is_reasoning() -> None:
-    [event] = Shaper("duo", "1", chat=True).pieces({"message": {"content": "", "thinking": "Hm."}, "done": False})
+    [event] = OpenAIResponseBuilder("duo", "1", chat=True).pieces(
+        {"message": {"content": "", "thinking": "Hm."}, "done": False}
+    )
     assert event["choices"][0]["delta"] == {"role": "assistant", "content": "", "reasoning": "Hm."}
 
 

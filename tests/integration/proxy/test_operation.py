@@ -20,7 +20,7 @@ import pytest
 
 from specollama.config.schema import ServeTable
 from specollama.errors import ConfigError, MissingPackage, UsageError
-from specollama.server.http.listening import bind, token_for
+from specollama.server.http.listening import bind, required_token
 from specollama.server.proxy import requirements
 from specollama.server.proxy.serve import Proxy
 from tests.support.configured import written
@@ -91,9 +91,9 @@ def test_the_proxys_token_goes_no_further(up: Up, through: Through) -> None:
 
 def test_another_address_needs_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPECOLLAMA_TOKEN", raising=False)
-    assert token_for("127.0.0.1") is None
+    assert required_token("127.0.0.1") is None
     with pytest.raises(UsageError, match=r"^0\.0\.0\.0 is open to other machines: set SPECOLLAMA_TOKEN"):
-        token_for("0.0.0.0")
+        required_token("0.0.0.0")
 
 
 def test_too_many_requests_get_ollamas_words(misbehaving: Callable[..., Misbehaving], through: Through) -> None:
@@ -307,10 +307,10 @@ def test_the_example_of_a_configuration_shows_the_defaults() -> None:
 
 
 def test_without_its_packages_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    requirements.require()
+    requirements.require_packages()
     monkeypatch.setattr(requirements, "NEEDED", ("json", "no_such_package"))
     with pytest.raises(MissingPackage, match=r"^`serve` needs no_such_package: run pip install 'specollama\[proxy\]'$"):
-        requirements.require()
+        requirements.require_packages()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from specollama.server.embedded.serve import Running
+from specollama.server.embedded.serve import RunningServer
 from tests.support.misbehaving import Changed, Misbehaving
 from tests.support.scripted_ollama import Call, ScriptedModel, ScriptedOllama, pieces
 from tests.support.waiting import until
@@ -35,7 +35,7 @@ def engine(engine_proxy: str) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def narrow(small: Running, through: Through, tmp_path: Path) -> tuple[httpx.Client, httpx.Client]:
+def narrow(small: RunningServer, through: Through, tmp_path: Path) -> tuple[httpx.Client, httpx.Client]:
     """A server whose slots hold 64 tokens, and a proxy in front of it."""
     more = '[pairs.narrow]\ntarget = { model = "small", endpoint = "server" }\n'
     more += 'draft = { model = "small", endpoint = "server" }\nroute = "lanes"\nlookahead = 3'

@@ -9,15 +9,15 @@ import pytest
 
 from specollama.backends.ollama.schema import Message
 from specollama.config.endpoints import Endpoint
-from specollama.config.settings import DraftRef, FileRef, Lookup, ModelRef, PairSettings
+from specollama.config.settings import DraftRef, FileRef, ModelRef, PairSettings, PromptLookup
 from specollama.pairs.pair import Pair
-from specollama.pairs.request import Conversation
+from specollama.pairs.request import ChatInput
 from specollama.server.embedded.default_models import default_models
-from specollama.server.embedded.serve import Running
-from specollama.spec_decode.types import Api, Route, SamplingOptions
+from specollama.server.embedded.serve import RunningServer
+from specollama.spec_decode.types import Route, SamplingOptions, ServerApi
 from tests.support.scoring_replies import reply
 
-NUMBERS = Conversation(
+NUMBERS = ChatInput(
     [Message(role="user", content="Count from one to ten in words, then once more.")],
     options={"temperature": 0, "num_predict": 32},
 )
@@ -25,11 +25,11 @@ KEY = "SPECOLLAMA_TEST_KEY"
 
 
 @pytest.fixture
-def settings(embedded: Running, monkeypatch: pytest.MonkeyPatch) -> Callable[..., PairSettings]:
+def settings(embedded: RunningServer, monkeypatch: pytest.MonkeyPatch) -> Callable[..., PairSettings]:
     engine = embedded.engines["target"]
     monkeypatch.setenv(KEY, engine.headers["Authorization"].removeprefix("Bearer "))
     name = default_models()["target"].name
-    target = ModelRef(name, Endpoint(engine.url, "a test", token_env=KEY), Api.LLAMA_SERVER)
+    target = ModelRef(name, Endpoint(engine.url, "a test", token_env=KEY), ServerApi.LLAMA_SERVER)
     return lambda *drafts, **given: PairSettings(None, target, drafts, **{"lookahead": 3, **given})
 
 
@@ -38,7 +38,7 @@ async def test_each_drafter_leaves_the_text_as_it_is(settings: Callable[..., Pai
         plain, alone, _ = await reply(pair, NUMBERS)
     assert len(plain) > 20
     served = ModelRef("draft", Endpoint(embedded_url, "a test"))
-    drafters: list[DraftRef] = [served, FileRef(default_models()["draft"]), Lookup.LOOKUP]
+    drafters: list[DraftRef] = [served, FileRef(default_models()["draft"]), PromptLookup.LOOKUP]
     for drafter in drafters:
         async with Pair(settings(drafter, route=Route.SCORING), os.environ) as pair:
             text, stats, status = await reply(pair, NUMBERS)
@@ -46,17 +46,17 @@ async def test_each_drafter_leaves_the_text_as_it_is(settings: Callable[..., Pai
         assert status.startswith("speculation: on (scoring, llama-server, one request a round, lookahead 3")
         assert (stats.route, stats.eval_count) == (Route.SCORING, alone.eval_count)
         assert stats.drafted > 0
-        if drafter is not Lookup.LOOKUP:
+        if drafter is not PromptLookup.LOOKUP:
             assert stats.accepted > 0.5 * stats.tested
 
 
 async def test_the_real_one_is_measured_once_and_then_decided_on(settings: Callable[..., PairSettings]) -> None:
-    async with Pair(settings(Lookup.LOOKUP, route=Route.AUTO, lookahead="auto"), os.environ) as pair:
-        route = await pair.scoring()
+    async with Pair(settings(PromptLookup.LOOKUP, route=Route.AUTO, lookahead="auto"), os.environ) as pair:
+        route = await pair.scoring_route()
         assert route is not None
         text, stats, _ = await reply(pair, NUMBERS)
-        opened = await route.pair(pair.settings)
-        measured = opened.measured(SamplingOptions(temperature=0))
+        opened = await route.open_models(pair.settings)
+        measured = opened.known_profile(SamplingOptions(temperature=0))
         assert measured is not None
         assert measured.plain is not None
         assert {1, 8} <= set(measured.passes) <= {1, 2, 4, 8}

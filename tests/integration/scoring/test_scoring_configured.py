@@ -12,9 +12,9 @@ import pytest
 from specollama.config.loading import Config, load_config
 from specollama.config.settings import ModelRef
 from specollama.errors import ConfigError
-from specollama.server.proxy.serve import serving as proxied
-from specollama.spec_decode.types import Api, Route
-from specollama.tools.doctor.pair_status import survey
+from specollama.server.proxy.serve import serve_in_thread as proxied
+from specollama.spec_decode.types import Route, ServerApi
+from specollama.tools.doctor.pair_status import pair_status
 from tests.support.fake_engines import NAME, FakeLlamaServer, FakeSGLang, FakeVLLM
 from tests.support.scoring_replies import settings
 from tests.support.serving import serving
@@ -39,11 +39,11 @@ def config(tmp_path: Path, target: str, more: str = "") -> Config:
 def test_a_target_names_its_engine_and_one_endpoint_or_several(tmp_path: Path) -> None:
     pair = config(tmp_path, '{ model = "org/m", endpoint = ["one", "two"], api = "vllm" }').pair("p", {})
     assert isinstance(pair.target, ModelRef)
-    assert (pair.target.model, pair.target.api, pair.target.scored) == ("org/m", Api.VLLM, True)
+    assert (pair.target.model, pair.target.api, pair.target.is_scoring_engine) == ("org/m", ServerApi.VLLM, True)
     assert [endpoint.url for endpoint in pair.target.endpoints] == ["http://one:8000", "http://two:8000"]
     pair = config(tmp_path, '{ model = "m", endpoint = "one", api = "ollama" }').pair("p", {})
     assert isinstance(pair.target, ModelRef)
-    assert not pair.target.scored
+    assert not pair.target.is_scoring_engine
 
 
 @pytest.mark.parametrize(
@@ -91,12 +91,12 @@ def test_a_draft_model_is_not_on_such_an_engine(tmp_path: Path, draft: str, says
 async def test_a_pair_is_listed_with_its_engine_whether_it_is_named_or_found() -> None:
     with serving(FakeSGLang()) as url:
         for api in ("sglang", None):
-            found = await survey(settings(api, url, route=Route.AUTO), {})
+            found = await pair_status(settings(api, url, route=Route.AUTO), {})
             assert (found.target.engine, found.target.version, found.target.fault) == ("SGLang", "0.5.9", "")
             assert (found.route, found.reason) == ("scoring", "all places of a draft in one request to SGLang")
-        off = await survey(settings("sglang", url, route=Route.PLAIN), {})
+        off = await pair_status(settings("sglang", url, route=Route.PLAIN), {})
         assert (off.route, off.reason) == ("plain", "route plain was asked for")
-    gone = await survey(settings("sglang", "http://127.0.0.1:1"), {})
+    gone = await pair_status(settings("sglang", "http://127.0.0.1:1"), {})
     assert gone.route == "none"
     assert "is SGLang running there?" in gone.target.fault
 

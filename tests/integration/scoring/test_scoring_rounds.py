@@ -8,21 +8,21 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from specollama.backends.engines.base import Draws
+from specollama.backends.engines.base import DrawSettings
 from specollama.backends.engines.target import ScoringTarget
-from specollama.backends.engines.token_texts import Lexicon
+from specollama.backends.engines.token_texts import TokenTexts
 from specollama.backends.engines.vllm import VLLM
 from specollama.errors import Refused
 from specollama.spec_decode.acceptance import position_seed
 from specollama.spec_decode.types import (
-    Continuation,
     DoneReason,
     Draft,
-    Emitted,
     Origin,
+    OutputToken,
     SamplingOptions,
+    TargetContinuation,
     Token,
-    Verdict,
+    VerifyResult,
 )
 from tests.support import toy
 from tests.support.fake_engines import NAME, FakeVLLM
@@ -62,7 +62,7 @@ async def target(
     async with AsyncExitStack() as stack:
         url = stack.enter_context(serving(fake))
         engine = await stack.enter_async_context(VLLM(url, model=NAME))
-        draws, lexicon = Draws(WARM, seed), Lexicon(engine)
+        draws, lexicon = DrawSettings(WARM, seed), TokenTexts(engine)
         path = list(PROMPT)
         yield ScoringTarget(engine, path, draws, lexicon, len(path), context_length=fake.context), fake
 
@@ -71,8 +71,8 @@ def draft(*tokens: tuple[int, str]) -> Draft:
     return Draft(tuple(Token(text, None, token) for token, text in tokens))
 
 
-def emitted(*tokens: int) -> tuple[Emitted, ...]:
-    return tuple(Emitted(Token(toy.text([token]), None, token), Origin.ACCEPTED) for token in tokens)
+def emitted(*tokens: int) -> tuple[OutputToken, ...]:
+    return tuple(OutputToken(Token(toy.text([token]), None, token), Origin.ACCEPTED) for token in tokens)
 
 
 async def test_rows_go_as_far_as_the_engine_draws_the_drafted_tokens_itself() -> None:
@@ -83,9 +83,9 @@ async def test_rows_go_as_far_as_the_engine_draws_the_drafted_tokens_itself() ->
             (4, CAT),
             (8, DOT),
         ]
-        assert (scored.asked, scored.own) == (3, True)
+        assert (scored.rows_requested, scored.follows_target) == (3, True)
         other = await reply.score(draft((CAT, " cat"), (CAT, " cat")))
-        assert (list(other.rows), other.asked) == ([0], 3)
+        assert (list(other.rows), other.rows_requested) == ([0], 3)
 
 
 async def test_no_row_is_taken_behind_another_token_of_the_same_text() -> None:
@@ -116,15 +116,15 @@ async def test_a_draw_without_text_is_gone_on_from_and_not_drawn_anew(before: tu
     async with target(*before, FIRST, SECOND, again=THE if not before else None) as (reply, _):
         scored = await reply.score(draft(*((token, toy.text([token])) for token in before)))
         assert list(scored.rows.values())[-1].hidden
-        written = await reply.commit(Verdict(emitted(*before), hidden=True), None)
-        assert written == Continuation((Token("é"),), sampled=2)
+        written = await reply.commit(VerifyResult(emitted(*before), hidden=True), None)
+        assert written == TargetContinuation((Token("é"),), sampled=2)
         assert reply.tokens == [*PROMPT, *before, FIRST, SECOND]
 
 
 async def test_a_verdict_without_any_token_is_followed_by_one_that_the_target_writes_alone() -> None:
     async with target(THE) as (reply, _):
-        assert await reply.commit(Verdict(), None) == Continuation((Token(" the"),), sampled=1)
-        assert await reply.commit(Verdict(emitted(CAT)), None) == Continuation()
+        assert await reply.commit(VerifyResult(), None) == TargetContinuation((Token(" the"),), sampled=1)
+        assert await reply.commit(VerifyResult(emitted(CAT)), None) == TargetContinuation()
         assert reply.tokens == [*PROMPT, THE, CAT]
 
 
@@ -132,42 +132,42 @@ async def test_a_verdict_without_any_token_is_followed_by_one_that_the_target_wr
 async def test_a_limit_inside_a_character_ends_the_reply_there(limit: int | None) -> None:
     async with target(FIRST, SECOND, THE) as (reply, _):
         await reply.score(Draft())
-        written = await reply.commit(Verdict(hidden=True), limit)
+        written = await reply.commit(VerifyResult(hidden=True), limit)
         if limit == 1:
-            assert written == Continuation((), 1, end=DoneReason.LENGTH)
+            assert written == TargetContinuation((), 1, end=DoneReason.LENGTH)
             assert reply.tokens == [*PROMPT, FIRST]
         else:
-            assert written == Continuation((Token("é"),), 2)
+            assert written == TargetContinuation((Token("é"),), 2)
 
 
 async def test_a_control_token_prints_nothing_and_is_no_part_of_what_follows() -> None:
     async with target(USER, THE, USER, END) as (reply, _):
-        for expected in (Continuation((Token(" the"),), 2), Continuation((), 1, end=DoneReason.STOP)):
+        for expected in (TargetContinuation((Token(" the"),), 2), TargetContinuation((), 1, end=DoneReason.STOP)):
             await reply.score(Draft())
-            assert await reply.commit(Verdict(hidden=True), None) == expected
+            assert await reply.commit(VerifyResult(hidden=True), None) == expected
         assert reply.tokens == [*PROMPT, USER, THE, USER]
 
 
 async def test_a_character_may_follow_a_control_token() -> None:
     async with target(USER, FIRST, SECOND) as (reply, _):
         await reply.score(Draft())
-        assert await reply.commit(Verdict(hidden=True), None) == Continuation((Token("é"),), 3)
+        assert await reply.commit(VerifyResult(hidden=True), None) == TargetContinuation((Token("é"),), 3)
 
 
 async def test_the_context_is_filled_and_never_exceeded() -> None:
     """The engine refuses a request that leaves no room for a token."""
     async with target(THE, CAT, DOT, THE, room=3) as (reply, _):
         scored = await reply.score(draft((THE, " the"), (CAT, " cat"), (DOT, "."), (THE, " the")))
-        assert scored.asked == 3
-        assert await reply.commit(Verdict(emitted(THE, CAT)), None) == Continuation()
-        assert (await reply.score(draft((DOT, ".")))).asked == 1
-        assert await reply.commit(Verdict(emitted(DOT)), None) == Continuation(end=DoneReason.LENGTH)
+        assert scored.rows_requested == 3
+        assert await reply.commit(VerifyResult(emitted(THE, CAT)), None) == TargetContinuation()
+        assert (await reply.score(draft((DOT, ".")))).rows_requested == 1
+        assert await reply.commit(VerifyResult(emitted(DOT)), None) == TargetContinuation(end=DoneReason.LENGTH)
 
 
 async def test_a_character_that_the_contexts_end_cuts_ends_the_reply() -> None:
     async with target(FIRST, SECOND, room=1) as (reply, _):
         await reply.score(Draft())
-        assert await reply.commit(Verdict(hidden=True), None) == Continuation((), 1, end=DoneReason.LENGTH)
+        assert await reply.commit(VerifyResult(hidden=True), None) == TargetContinuation((), 1, end=DoneReason.LENGTH)
 
 
 async def test_a_stream_is_never_asked_for_more_than_the_context_has() -> None:
@@ -181,7 +181,7 @@ async def test_a_stream_is_never_asked_for_more_than_the_context_has() -> None:
 async def test_the_whole_text_is_read_by_each_slot_that_was_not_used_before() -> None:
     async with target(THE, CAT, DOT) as (reply, _):
         words = draft((THE, " the"), (CAT, " cat"), (DOT, "."))
-        assert [(await reply.score(words.first(count))).read for count in (0, 2, 2, 1, 3)] == [
+        assert [(await reply.score(words.first(count))).prefilled_tokens for count in (0, 2, 2, 1, 3)] == [
             len(PROMPT),
             len(PROMPT),
             0,
@@ -194,7 +194,7 @@ async def test_each_place_of_the_reply_has_its_seed() -> None:
     async with target(THE, CAT, DOT, seed=5) as (reply, fake):
         reply.by_row = True
         await reply.score(draft((THE, " the")))
-        await reply.commit(Verdict(emitted(THE)), None)
+        await reply.commit(VerifyResult(emitted(THE)), None)
         await reply.score(Draft())
         seeds = {len(body["prompt"][0]) - len(PROMPT): body["seed"] for body in fake.bodies(ROWS)}
         assert seeds == {place: position_seed(5, place) for place in (0, 1)}

@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 
 from specollama.backends.engines.detect import CLIENTS
-from specollama.backends.engines.token_texts import Lexicon
+from specollama.backends.engines.token_texts import TokenTexts
 from specollama.backends.ollama.client import OllamaServer
-from specollama.backends.ollama.model_info import Model
+from specollama.backends.ollama.model_info import ModelInfo
 from specollama.backends.ollama.schema import Message, ShowReply
 from specollama.config.endpoints import Endpoint
-from specollama.config.settings import Lookup, ModelRef
+from specollama.config.settings import ModelRef, PromptLookup
 from specollama.errors import AnotherModel, BrokenReply, ModelMissing, Refused, Unreachable, UnsupportedPair
 from specollama.pairs.pair import Pair
-from specollama.pairs.request import Completion, Conversation
+from specollama.pairs.request import ChatInput, CompletionInput
 from specollama.pairs.routes.scoring import ScoringRoute
-from specollama.pairs.routes.scoring_models import ScoringPair
+from specollama.pairs.routes.scoring_models import ScoringModels
 from specollama.pairs.routes.scoring_prompt import prompt_for
 from specollama.spec_decode.events import Done, Text
-from specollama.spec_decode.sampler_support import effective
-from specollama.spec_decode.types import Api, DoneReason, Draft, Route, Rule, SamplingOptions, Token
+from specollama.spec_decode.sampler_support import resolve_sampling
+from specollama.spec_decode.types import AcceptanceMethod, DoneReason, Draft, Route, SamplingOptions, ServerApi, Token
 from tests.support import toy
 from tests.support.fake_engines import FAKES, NAME, FakeLlamaServer, FakeSGLang, FakeTensorRTLLM, FakeVLLM, events
 from tests.support.scoring_replies import CHAT, COLD, fakes, reply, settings, told
@@ -35,7 +35,7 @@ from tests.support.toy import STORY, Toy
 
 ENGINES = sorted(FAKES)
 RENDERING = ["llama-server", "vllm"]  # the others count the prompt of a chat, and don't show it
-RAW = Completion("Once.<|assistant|>", options=COLD, raw=True)
+RAW = CompletionInput("Once.<|assistant|>", options=COLD, raw=True)
 WARM = {"temperature": 0.7, "num_predict": 40}
 
 
@@ -74,7 +74,7 @@ async def test_a_reply_ends_at_its_limit_and_at_a_stop(api: str) -> None:
 
 @pytest.mark.parametrize("api", ENGINES)
 @pytest.mark.parametrize("ask", [RAW, CHAT])
-async def test_without_a_limit_a_reply_goes_on_to_its_end(api: str, ask: Conversation | Completion) -> None:
+async def test_without_a_limit_a_reply_goes_on_to_its_end(api: str, ask: ChatInput | CompletionInput) -> None:
     """Completions of vLLM would stop after 16 tokens, and SGLang's after 128."""
     long = STORY * 6
     text, _, _ = await told(FAKES[api](Toy(long)), api, replace(ask, options={"temperature": 0}), route=Route.PLAIN)
@@ -154,7 +154,7 @@ async def test_costs_are_measured_by_such_requests_as_score_the_reply(
         async with Pair(settings(api, url, lookahead="auto"), os.environ) as pair:
             await reply(pair, replace(RAW, options={**options, "num_predict": 2}))
             costs = await opened(pair)
-            assert costs.measured(effective(options, {}, SamplingOptions())) is not None
+            assert costs.known_profile(resolve_sampling(options, {}, SamplingOptions())) is not None
     path, key = ("/generate", "input_ids") if api == "sglang" else ("/v1/completions", "prompt")
     asked = [body for body in fake.bodies(path) if "stream" not in body]
     assert {len(body[key]) for body in asked if isinstance(body[key][0], list)} == rows
@@ -167,17 +167,17 @@ async def test_costs_of_one_pass_are_not_taken_for_those_of_a_prompt_for_each_pl
         async with Pair(settings("sglang", url, lookahead="auto"), os.environ) as pair:
             await reply(pair, RAW)
             costs = await opened(pair)
-            known = costs.measured(cold)
-            assert (known is None, costs.measured(warm)) == (False, None)
+            known = costs.known_profile(cold)
+            assert (known is None, costs.known_profile(warm)) == (False, None)
             await reply(pair, replace(RAW, options=WARM))
-            assert costs.measured(warm) is not None
-            assert costs.measured(cold) is known, "measured once"
+            assert costs.known_profile(warm) is not None
+            assert costs.known_profile(cold) is known, "measured once"
 
 
-async def opened(pair: Pair) -> ScoringPair:
-    route = await pair.scoring()
+async def opened(pair: Pair) -> ScoringModels:
+    route = await pair.scoring_route()
     assert route is not None
-    return await route.pair(pair.settings)
+    return await route.open_models(pair.settings)
 
 
 async def test_log_probabilities_that_are_off_by_one_are_not_taken() -> None:
@@ -228,7 +228,7 @@ async def test_the_drafts_template_is_taken_only_if_the_engine_counts_the_same(
         return written
 
     with serving(FAKES[api]()) as url:
-        async with CLIENTS[Api(api)](url, model=NAME) as engine:
+        async with CLIENTS[ServerApi(api)](url, model=NAME) as engine:
             prompted = await prompt_for(CHAT, engine, "E", template)
     assert prompted.reason.removeprefix("E ") == reason
     assert list(prompted.tokens) == ([] if reason else toy.tokens(written or ""))
@@ -302,11 +302,11 @@ async def test_a_server_with_one_slot_is_left_to_write_alone() -> None:
 @pytest.mark.parametrize(
     ("ask", "given", "says"),
     [
-        (Conversation(CHAT.messages, tools=[{"type": "function"}]), {}, "tools isn't passed on to vLLM"),
-        (Conversation(CHAT.messages, format="json"), {}, "format isn't passed on"),
-        (Completion("a", suffix="b"), {}, "suffix isn't passed on"),
+        (ChatInput(CHAT.messages, tools=[{"type": "function"}]), {}, "tools isn't passed on to vLLM"),
+        (ChatInput(CHAT.messages, format="json"), {}, "format isn't passed on"),
+        (CompletionInput("a", suffix="b"), {}, "suffix isn't passed on"),
         (replace(RAW, options={"typical_p": 0.5}), {}, r"vLLM has no typical_p \(= 0.5 here\)"),
-        (replace(RAW, options=WARM), {"rule": Rule.REJECTION}, "rule rejection needs the distribution"),
+        (replace(RAW, options=WARM), {"rule": AcceptanceMethod.REJECTION}, "rule rejection needs the distribution"),
     ],
 )
 async def test_what_an_engine_is_not_asked_for_is_refused_in_a_line(ask: object, given: dict, says: str) -> None:  # type: ignore[type-arg]
@@ -391,14 +391,14 @@ async def test_a_stream_that_breaks_off_is_no_whole_reply(api: str) -> None:
 @pytest.mark.parametrize("api", ENGINES)
 async def test_a_draft_of_another_tokenizer_is_put_into_the_targets_tokens(api: str) -> None:
     """TensorRT-LLM has no call that tells what a token prints: only a draft in as many pieces can be taken there."""
-    fake, client = FAKES[api](), CLIENTS[Api(api)]
+    fake, client = FAKES[api](), CLIENTS[ServerApi(api)]
     with serving(fake) as url:
         async with client(url, model=NAME) as engine:
-            lexicon = Lexicon(engine)
-            other = await lexicon.aligned(Draft((Token(" The c"), Token("at s"), Token("at"), Token(" on"))))
-            same = await lexicon.aligned(Draft((Token(" dog"), Token(" and"))))
+            lexicon = TokenTexts(engine)
+            other = await lexicon.retokenize(Draft((Token(" The c"), Token("at s"), Token("at"), Token(" on"))))
+            same = await lexicon.retokenize(Draft((Token(" dog"), Token(" and"))))
             asked = len(fake.asked)
-            learnt = await lexicon.aligned(Draft((Token(" cat"), Token(" on"))))
+            learnt = await lexicon.retokenize(Draft((Token(" cat"), Token(" on"))))
     if api != "tensorrt-llm":
         assert other == [(toy.IDS[word.encode()], word) for word in (" The", " cat", " sat", " on")]
         assert len(fake.asked) == asked
@@ -417,9 +417,9 @@ async def test_a_draft_model_whose_server_comes_later_drafts_from_then_on() -> N
     route = ScoringRoute(os.environ)
     with serving(FakeVLLM()) as url:
         async with OllamaServer("http://127.0.0.1:9") as server:
-            assert (await route.pair(settings("vllm", url))).served is None
-            small = Model("small", server, (0, 33, 0), ShowReply())
-            assert (await route.pair(settings("vllm", url), small)).served is small
+            assert (await route.open_models(settings("vllm", url))).served_draft is None
+            small = ModelInfo("small", server, (0, 33, 0), ShowReply())
+            assert (await route.open_models(settings("vllm", url), small)).served_draft is small
         await route.close()
 
 
@@ -472,12 +472,12 @@ async def test_the_route_is_for_engines_and_not_for_an_ollama(embedded_url: str)
     given = replace(given, target=replace(given.target, model="target"))  # type: ignore[arg-type]
     async with Pair(given, os.environ) as pair:
         with pytest.raises(UnsupportedPair, match="Ollama's API can't score given tokens"):
-            await reply(pair, Conversation([Message(role="user", content="Hi")]))
+            await reply(pair, ChatInput([Message(role="user", content="Hi")]))
 
 
 async def test_a_reply_that_was_cut_says_so() -> None:
     short = replace(RAW, options={"temperature": 0, "num_predict": 4})
     with serving(FakeTensorRTLLM()) as url:
-        async with Pair(settings("tensorrt-llm", url, drafts=(Lookup.LOOKUP,)), os.environ) as pair:
+        async with Pair(settings("tensorrt-llm", url, drafts=(PromptLookup.LOOKUP,)), os.environ) as pair:
             done = [event async for event in pair.reply(short)][-1]
     assert done.reason is DoneReason.LENGTH  # type: ignore[union-attr]

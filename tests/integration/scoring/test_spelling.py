@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from specollama.backends.engines.detokenize import Separated
-from specollama.pairs.request import Completion
+from specollama.backends.engines.detokenize import BatchDetokenizer
+from specollama.pairs.request import CompletionInput
 from tests.support import toy
 from tests.support.fake_engines import Detokenize, FakeLlamaServer, FakeVLLM, LlamaDetokenize
 from tests.support.scoring_replies import COLD, told
 from tests.support.serving import Answer, whole
 from tests.support.toy import STORY, Toy
 
-RAW = Completion("Once.<|assistant|>", options=COLD, raw=True)
+RAW = CompletionInput("Once.<|assistant|>", options=COLD, raw=True)
 WORDS = {300: " cat", 301: " ", 302: "|", 303: "~", 304: ":", 305: "cat"}
 PARTS = [list("🙂".encode())[:end] for end in (1, 4)]  # bytes are tokens of their own, by their number
 
@@ -52,11 +52,11 @@ class SentencePiece:
 @pytest.mark.parametrize("adds", [True, False])
 async def test_tokens_of_sentencepiece_print_as_within_a_text(adds: bool) -> None:
     tokenizer = SentencePiece(adds)
-    spelling = Separated(tokenizer.tokenize, tokenizer.prints)
+    spelling = BatchDetokenizer(tokenizer.tokenize, tokenizer.prints)
     runs = [*PARTS, [300], [305], [301], [10], [302], [300, 301]]
     expected = ["\ufffd", "🙂", " cat", "cat", " ", "\n", "|", " cat "]
-    assert await spelling.spell(runs) == expected
-    assert [text for run in runs for text in await spelling.spell([run])] == expected
+    assert await spelling.detokenize(runs) == expected
+    assert [text for run in runs for text in await spelling.detokenize([run])] == expected
 
 
 class PrefixedVLLM(FakeVLLM):

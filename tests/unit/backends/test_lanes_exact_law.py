@@ -18,15 +18,15 @@ import pytest
 
 from specollama.backends.ollama import target
 from specollama.backends.ollama.drafter import OllamaDrafter
-from specollama.backends.ollama.request_bodies import Requests
+from specollama.backends.ollama.request_bodies import RequestTemplate
 from specollama.backends.ollama.schema import GenerateReply
-from specollama.backends.ollama.target import LanesTarget
-from specollama.spec_decode.decode_loop import Speculation
+from specollama.backends.ollama.target import ParallelTarget
+from specollama.spec_decode.decode_loop import SpeculativeDecoder
 from specollama.spec_decode.events import Done, Text
 from specollama.spec_decode.lookahead import FixedLookahead
 from specollama.spec_decode.metrics import Stats
-from specollama.spec_decode.retokenization import Cursor, ExactCursor
-from specollama.spec_decode.types import Draft, Rule, SamplingOptions, Token, Verdict
+from specollama.spec_decode.retokenization import ExactPath, TokenPath
+from specollama.spec_decode.types import AcceptanceMethod, Draft, SamplingOptions, Token, VerifyResult
 from tests.support.enumeration import Cells, Choices, law
 from tests.support.toy_vocabulary import ToyVocabulary
 
@@ -46,8 +46,8 @@ class Newlines(ToyVocabulary):
     def encode(self, text: str) -> tuple[int, ...]:
         return (*super().encode(text[:-2]), self.both) if text.endswith("\n\n") else super().encode(text)
 
-    def shown(self, token: int) -> str:
-        return "\n\n" if token == self.both else super().shown(token)
+    def display_text(self, token: int) -> str:
+        return "\n\n" if token == self.both else super().display_text(token)
 
 
 VOCABULARY = Newlines()
@@ -158,7 +158,7 @@ def entry(text: str, token: int, top: Mapping[int, float]) -> dict[str, Any]:
 
 
 def printed(token: int) -> str:
-    return "" if token == END else VOCABULARY.shown(token)
+    return "" if token == END else VOCABULARY.display_text(token)
 
 
 def printed_bytes(token: int) -> bytes:
@@ -171,7 +171,7 @@ class Nothing:
     async def propose(self, text: str, count: int) -> Draft:
         return Draft()
 
-    def learn(self, verdict: Verdict) -> None:
+    def learn(self, verdict: VerifyResult) -> None:
         pass
 
 
@@ -181,7 +181,7 @@ class Newline:
     async def propose(self, text: str, count: int) -> Draft:
         return Draft((Token("\n"),) * count)
 
-    def learn(self, verdict: Verdict) -> None:
+    def learn(self, verdict: VerifyResult) -> None:
         pass
 
 
@@ -194,12 +194,12 @@ class Scene:
 
     model: Model
     length: int
-    rule: Rule = Rule.MATCH
+    rule: AcceptanceMethod = AcceptanceMethod.MATCH
     drafter: Callable[[], Any] | None = Nothing
     lookahead: int = 1
     stop: tuple[str, ...] = ()
     extensions: tuple[int, ...] = (2, 3, 4)  # short, so that short replies see all that comes of it
-    cursor: Callable[[str], Cursor] = lambda prompt: ExactCursor(prompt, VOCABULARY)
+    cursor: Callable[[str], TokenPath] = lambda prompt: ExactPath(prompt, VOCABULARY)
     fragments: bool = False
 
     @property
@@ -207,18 +207,18 @@ class Scene:
         entries = len(self.model(VOCABULARY.encode(PROMPT)))
         return SamplingOptions(temperature=1, top_k=entries, top_p=1, num_predict=self.length, stop=self.stop)
 
-    def speculation(self, choices: Choices) -> Speculation:
+    def speculation(self, choices: Choices) -> SpeculativeDecoder:
         server: Any = Server(choices, {"target": self.model, "draft": drafting}, self.fragments)
-        own = Requests("draft", SamplingOptions(temperature=1, top_k=2, top_p=1))
+        own = RequestTemplate("draft", SamplingOptions(temperature=1, top_k=2, top_p=1))
         drafter = (
             self.drafter()
             if self.drafter
             else OllamaDrafter(server, own, rule=self.rule, seed=2, vocabulary=VOCABULARY)
         )
-        requests = Requests("target", self.options)
-        return Speculation(
+        requests = RequestTemplate("target", self.options)
+        return SpeculativeDecoder(
             prompt=PROMPT,
-            target=LanesTarget(server, requests, self.cursor(PROMPT), rule=self.rule, seed=1),
+            target=ParallelTarget(server, requests, self.cursor(PROMPT), rule=self.rule, seed=1),
             drafter=drafter,
             lookahead=FixedLookahead(self.lookahead),
             rule=self.rule,
@@ -272,11 +272,13 @@ SCENES = {
     ),
     "match, stop strings": Scene(turning(end=0.125), 5, stop=("\nx\n", "xx"), drafter=Newline),
     "match, stop strings and characters": Scene(turning(character=0.25), 5, stop=("é\n", "\n\nx")),
-    "rejection": Scene(turning(), 5, rule=Rule.REJECTION, drafter=None),
-    "rejection, ends": Scene(turning(end=0.125), 4, rule=Rule.REJECTION, drafter=None),
-    "rejection, characters": Scene(turning(character=0.25), 4, rule=Rule.REJECTION, drafter=None, extensions=(2,)),
-    "rejection, stop strings": Scene(turning(), 4, rule=Rule.REJECTION, drafter=None, stop=("\n\n", "xx")),
-    "rejection, two drafted at a time": Scene(turning(), 3, rule=Rule.REJECTION, drafter=None, lookahead=2),
+    "rejection": Scene(turning(), 5, rule=AcceptanceMethod.REJECTION, drafter=None),
+    "rejection, ends": Scene(turning(end=0.125), 4, rule=AcceptanceMethod.REJECTION, drafter=None),
+    "rejection, characters": Scene(
+        turning(character=0.25), 4, rule=AcceptanceMethod.REJECTION, drafter=None, extensions=(2,)
+    ),
+    "rejection, stop strings": Scene(turning(), 4, rule=AcceptanceMethod.REJECTION, drafter=None, stop=("\n\n", "xx")),
+    "rejection, two drafted at a time": Scene(turning(), 3, rule=AcceptanceMethod.REJECTION, drafter=None, lookahead=2),
 }
 
 

@@ -5,13 +5,20 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specollama.backends.prompt_lookup import LONGEST, Copying, Index, LookupDrafter, TextLookup, confidence
+from specollama.backends.prompt_lookup import (
+    MAX_NGRAM,
+    CopyCursor,
+    LookupDrafter,
+    NgramIndex,
+    TextLookupDrafter,
+    match_confidence,
+)
 
 
-def index(tokens: list[int]) -> Index:
-    made = Index()
+def index(tokens: list[int]) -> NgramIndex:
+    made = NgramIndex()
     for token in tokens:
-        made.add(token)
+        made.append(token)
     return made
 
 
@@ -28,7 +35,7 @@ def longest(tokens: list[int]) -> int:
 def test_the_longest_ending_that_was_seen_before_is_found(tokens: list[int]) -> None:
     place, matched = index(tokens).find()
     found = longest(tokens)
-    assert min(matched, LONGEST) == min(found, LONGEST)
+    assert min(matched, MAX_NGRAM) == min(found, MAX_NGRAM)
     if matched:
         assert tokens[place - matched : place] == tokens[len(tokens) - matched :]
         assert place < len(tokens)
@@ -71,18 +78,18 @@ async def test_copying_goes_on_past_a_word_that_was_changed() -> None:
 async def test_it_is_surer_the_longer_the_match() -> None:
     short = await LookupDrafter(lambda text: [1, 2, 3, 1], str).propose("", 2)
     long = await LookupDrafter(lambda text: [1, 2, 3, 4, 5, 6, 1, 2, 3, 4], str).propose("", 2)
-    assert short.confidence == (confidence(1), confidence(2))
-    assert long.confidence == (confidence(4), confidence(5))
+    assert short.confidence == (match_confidence(1), match_confidence(2))
+    assert long.confidence == (match_confidence(4), match_confidence(5))
 
 
 def test_a_change_leaves_little_of_a_streak() -> None:
-    made, copying = Index(), Copying()
+    made, copying = NgramIndex(), CopyCursor()
     for token in [*range(20), *range(10)]:
-        made.add(token)
-        copying.move(made, token)
+        made.append(token)
+        copying.advance(made, token)
     assert (copying.place, copying.streak) == (10, 10)
-    made.add(77)
-    copying.move(made, 77)
+    made.append(77)
+    copying.advance(made, 77)
     assert copying.place == 11
     assert 0 < copying.streak < 3
 
@@ -90,11 +97,11 @@ def test_a_change_leaves_little_of_a_streak() -> None:
 def test_a_token_takes_as_long_in_a_long_text_as_in_a_short_one() -> None:
     """Counted, not timed: one entry for each length a token."""
     made = index(list(range(5_000)))
-    assert len(made._seen) <= LONGEST * 5_000
+    assert len(made._seen) <= MAX_NGRAM * 5_000
     before = len(made._seen)
-    made.add(1)
+    made.append(1)
     made.find()
-    assert len(made._seen) - before <= LONGEST
+    assert len(made._seen) - before <= MAX_NGRAM
 
 
 # Over text, where there are no tokens
@@ -102,7 +109,7 @@ def test_a_token_takes_as_long_in_a_long_text_as_in_a_short_one() -> None:
 
 async def proposed(*parts: str, count: int = 4) -> list[str]:
     """What is proposed after all the parts, read one after another."""
-    lookup, text = TextLookup(), ""
+    lookup, text = TextLookupDrafter(), ""
     for part in parts:
         text += part
         draft = await lookup.propose(text, count)

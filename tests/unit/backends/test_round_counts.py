@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from specollama.backends.scripted import End, Hidden, Script, ScriptedDrafter, ScriptedTarget, always
+from specollama.backends.scripted import End, Hidden, Script, ScriptedDrafter, ScriptedTarget, fixed_script
 from specollama.spec_decode.events import Text
-from specollama.spec_decode.lookahead import FixedLookahead, Patience
-from specollama.spec_decode.types import Draft, Rule, SamplingOptions, Scored, Verdict
+from specollama.spec_decode.lookahead import FixedLookahead, SpeculationMonitor
+from specollama.spec_decode.types import AcceptanceMethod, Draft, SamplingOptions, TargetScores, VerifyResult
 from tests.support.scripted_runs import events, reply, speculation
 
 COLD = SamplingOptions(temperature=0, num_predict=7)
@@ -16,37 +16,37 @@ COLD = SamplingOptions(temperature=0, num_predict=7)
 def run(script: Script, target: type[ScriptedTarget] = ScriptedTarget, **more: object):  # type: ignore[no-untyped-def]
     options = more.pop("options", COLD)
     drafter = ScriptedDrafter(script, options, 0)
-    return speculation(target(script, options, 0), drafter, options, rule=Rule.GREEDY, **more)  # type: ignore[arg-type]
+    return speculation(target(script, options, 0), drafter, options, rule=AcceptanceMethod.GREEDY, **more)  # type: ignore[arg-type]
 
 
 async def test_a_piece_has_its_rounds_number_and_none_where_nothing_was_drafted() -> None:
-    drafted = [event.round for event in await events(run(always(*"abcdefgh"))) if isinstance(event, Text)]
+    drafted = [event.round for event in await events(run(fixed_script(*"abcdefgh"))) if isinstance(event, Text)]
     assert drafted == [1] * 5 + [2] * 2
-    alone = run(always(*"abcdefgh"), lookahead=FixedLookahead(0))
+    alone = run(fixed_script(*"abcdefgh"), lookahead=FixedLookahead(0))
     assert [event.round for event in await events(alone) if isinstance(event, Text)] == [0] * 7
 
 
 class First(ScriptedTarget):
     """Gives the first of the rows that were asked of it."""
 
-    async def score(self, draft: Draft) -> Scored:
+    async def score(self, draft: Draft) -> TargetScores:
         scored = await super().score(draft)
         return replace(scored, rows={0: scored.rows[0]})
 
 
 async def test_rows_count_as_they_are_asked_whether_they_are_used_or_not() -> None:
-    speculated = run(always(*"abcdefgh"), First)
+    speculated = run(fixed_script(*"abcdefgh"), First)
     assert reply(await events(speculated)).text == "abcdefg"
     assert speculated.stats.rows == 5 + 5 + 5 + 4 + 3 + 2 + 1
 
 
 @dataclass
-class Watching(Patience):
+class Watching(SpeculationMonitor):
     """Notes the tokens of each round."""
 
     tokens: list[int] = field(default_factory=list)
 
-    def learn(self, verdict: Verdict, tokens: int, seconds: float) -> None:
+    def observe(self, verdict: VerifyResult, tokens: int, seconds: float) -> None:
         self.tokens.append(tokens)
 
 
@@ -61,5 +61,5 @@ async def test_patience_is_shown_the_tokens_that_the_target_wrote_alone_as_well(
 
 
 async def test_a_limit_of_0_tokens_is_none() -> None:
-    found = reply(await events(run(always(*"abc"), options=replace(COLD, num_predict=0))))
+    found = reply(await events(run(fixed_script(*"abc"), options=replace(COLD, num_predict=0))))
     assert (found.text, str(found.reason)) == ("abc", "stop")

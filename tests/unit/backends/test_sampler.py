@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specollama.backends.llama_cpp.sampler import Sampler, confidence, gumbel, log_probability, penalised
+from specollama.backends.llama_cpp.sampler import (
+    Sampler,
+    apply_penalties,
+    gumbel_noise,
+    log_probability,
+    top_token_and_probability,
+)
 from specollama.errors import RunError
 from specollama.spec_decode.types import SamplingOptions
 from tests.support.chi_square import p_value
@@ -45,13 +51,19 @@ def test_the_distribution_is_that_of_the_plainest_sampler(
 def test_penalties_are_counted_over_the_last_tokens_as_llama_cpp_does() -> None:
     options = SamplingOptions(repeat_penalty=2.0, presence_penalty=0.5, frequency_penalty=0.25, repeat_last_n=3)
     # token 4 lies beyond the window; token 0 occurs twice, token 3 (whose logit is negative) once
-    assert penalised(LOGITS, [4, 0, 3, 0], options).tolist() == [2 / 2 - 0.5 - 0.5, 1, 0.5, -1 * 2 - 0.25 - 0.5, -3]
-    assert penalised(LOGITS, [0], SamplingOptions()) is LOGITS
+    assert apply_penalties(LOGITS, [4, 0, 3, 0], options).tolist() == [
+        2 / 2 - 0.5 - 0.5,
+        1,
+        0.5,
+        -1 * 2 - 0.25 - 0.5,
+        -3,
+    ]
+    assert apply_penalties(LOGITS, [0], SamplingOptions()) is LOGITS
 
 
 def test_the_whole_text_is_looked_back_on_where_repeat_last_n_is_minus_one() -> None:
     options = SamplingOptions(presence_penalty=1.0, repeat_last_n=-1)
-    assert penalised(LOGITS, [4, *[1] * 100], options).tolist() == [2, 0, 0.5, -1, -4]
+    assert apply_penalties(LOGITS, [4, *[1] * 100], options).tolist() == [2, 0, 0.5, -1, -4]
 
 
 def test_typical_sampling_keeps_what_is_nearest_to_the_entropy() -> None:
@@ -104,9 +116,9 @@ def test_a_draw_depends_on_seed_and_position_alone() -> None:
 
 
 def test_the_noise_of_a_token_is_the_same_whatever_others_are_asked() -> None:
-    alone, among = gumbel(1, 2, np.array([7])), gumbel(1, 2, np.array([3, 7, 9]))
+    alone, among = gumbel_noise(1, 2, np.array([7])), gumbel_noise(1, 2, np.array([3, 7, 9]))
     assert alone[0] == among[1]
-    assert np.isfinite(gumbel(-5, 0, np.arange(100_000))).all()
+    assert np.isfinite(gumbel_noise(-5, 0, np.arange(100_000))).all()
 
 
 def test_at_temperature_zero_the_first_of_equal_ones_is_taken() -> None:
@@ -120,14 +132,14 @@ def test_at_temperature_zero_penalties_count() -> None:
 
 def test_probabilities_are_those_of_the_raw_logits() -> None:
     weights = np.exp(LOGITS.astype(float)) / np.exp(LOGITS.astype(float)).sum()
-    assert confidence(LOGITS) == (0, pytest.approx(weights[0]))
+    assert top_token_and_probability(LOGITS) == (0, pytest.approx(weights[0]))
     assert log_probability(LOGITS, [0, 4]) == pytest.approx(np.log(weights[[0, 4]]).tolist(), abs=1e-5)
 
 
 def test_places_are_drawn_at_from_below_zero_too() -> None:
     """A draft model with another tokenizer may need fewer tokens for the prompt than the target."""
     tokens = np.arange(1000)
-    noises = [gumbel(1, position, tokens).tolist() for position in (-2, -1, 0)]
+    noises = [gumbel_noise(1, position, tokens).tolist() for position in (-2, -1, 0)]
     assert len({tuple(noise) for noise in noises}) == 3
 
 

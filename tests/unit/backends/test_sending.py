@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from specollama.backends.scripted import ScriptedDrafter, ScriptedTarget, always
-from specollama.spec_decode.types import Draft, Round, Rule, SamplingOptions
+from specollama.backends.scripted import ScriptedDrafter, ScriptedTarget, fixed_script
+from specollama.spec_decode.types import AcceptanceMethod, Draft, RoundRecord, SamplingOptions
 from tests.support.scripted_runs import events, reply, speculation
 
 COLD = SamplingOptions(temperature=0, num_predict=7)
@@ -19,29 +19,29 @@ class Sending:
     """Three tokens are drafted in each round, and so many of them sent."""
 
     count: int
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[RoundRecord] = field(default_factory=list)
 
-    def next(self) -> int:
+    def max_draft_tokens(self) -> int:
         return 3
 
-    def send(self, draft: Draft) -> int:
+    def verify_length(self, draft: Draft) -> int:
         return min(self.count, len(draft.tokens))
 
-    def forecast(self, draft: Draft) -> Sequence[float]:
+    def accept_probabilities(self, draft: Draft) -> Sequence[float]:
         return ()
 
-    def learn(self, round: Round) -> None:
+    def learn(self, round: RoundRecord) -> None:
         self.rounds.append(round)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3])
 async def test_no_more_of_a_draft_is_scored_than_is_to_be_sent(count: int) -> None:
-    script, lookahead = always(*"abcdefgh"), Sending(count)
+    script, lookahead = fixed_script(*"abcdefgh"), Sending(count)
     target, drafter = ScriptedTarget(script, COLD, 0), ScriptedDrafter(script, COLD, 0)
-    run = speculation(target, drafter, COLD, lookahead=lookahead, rule=Rule.GREEDY)
+    run = speculation(target, drafter, COLD, lookahead=lookahead, rule=AcceptanceMethod.GREEDY)
     told = reply(await events(run))
     assert told.text == "abcdefg"
     first = lookahead.rounds[0]
-    assert (len(first.draft.tokens), first.verdict.drafted, first.verdict.accepted) == (3, count, count)
-    assert len(first.verdict.emitted) == count + 1
-    assert run.stats.rows == sum(round.verdict.drafted + 1 for round in lookahead.rounds)
+    assert (len(first.draft.tokens), first.result.drafted, first.result.accepted) == (3, count, count)
+    assert len(first.result.emitted) == count + 1
+    assert run.stats.rows == sum(round.result.drafted + 1 for round in lookahead.rounds)

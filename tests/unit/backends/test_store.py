@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specollama.backends.ollama.model_store import places, weights
+from specollama.backends.ollama.model_store import find_weights, store_folders
 from specollama.errors import RunError
 
 MODEL, ADAPTER = "application/vnd.ollama.image.model", "application/vnd.ollama.image.adapter"
@@ -29,7 +29,7 @@ def install(store: Path, within: str, *media: str, blob: bool = True) -> Path:
 
 
 def found(store: Path, name: str, digest: str = "") -> Path | None:
-    return weights(name, {"OLLAMA_MODELS": str(store)}, digest)
+    return find_weights(name, {"OLLAMA_MODELS": str(store)}, digest)
 
 
 @pytest.mark.parametrize(
@@ -94,5 +94,5 @@ def test_a_blob_that_may_not_be_read_is_told_apart(tmp_path: Path) -> None:
 
 
 def test_the_store_is_looked_for_where_ollama_keeps_it(tmp_path: Path) -> None:
-    assert places({"OLLAMA_MODELS": str(tmp_path)}) == [tmp_path]
-    assert places({"HOME": "/home/me"})[0] == Path("/home/me/.ollama/models")
+    assert store_folders({"OLLAMA_MODELS": str(tmp_path)}) == [tmp_path]
+    assert store_folders({"HOME": "/home/me"})[0] == Path("/home/me/.ollama/models")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.markdown import Markdown
 
-from specollama.cli.chat.markdown_stream import LineBlocks, MarkdownBlocks, settled
-from specollama.cli.terminal.output import harmless
+from specollama.cli.chat.markdown_stream import LineBlocks, MarkdownBlocks, settled_length
+from specollama.cli.terminal.output import escape_controls
 from specollama.spec_decode.events import Text
 from specollama.spec_decode.types import Origin
 
@@ -67,7 +67,7 @@ def printed(*shown: object) -> list[str]:
     ],
 )
 def test_what_is_whole_ends_where_the_last_block_begins(text: str, whole: str) -> None:
-    assert text[: settled(text)] == whole
+    assert text[: settled_length(text)] == whole
 
 
 @pytest.mark.parametrize("size", [1, 1000])
@@ -96,7 +96,7 @@ def test_what_is_whole_stays_whole_whatever_follows(parts: list[str]) -> None:
     text, before = "", 0
     for part in parts:
         text += part
-        now = settled(text)
+        now = settled_length(text)
         assert now >= before
         before = now
 
@@ -108,7 +108,7 @@ def test_the_tail_is_shown_without_a_fence_that_is_just_beginning() -> None:
 
 
 def test_control_characters_of_a_model_steer_no_terminal() -> None:
-    assert harmless("a\x1b[2J\x07\tb\n\x9bc\x7f") == "a␛[2J␇\tb\n\ufffdc␡"
+    assert escape_controls("a\x1b[2J\x07\tb\n\x9bc\x7f") == "a␛[2J␇\tb\n\ufffdc␡"
     blocks = LineBlocks()
     blocks.feed(Text("\x1b]52;c;eA==\x07", Origin.PLAIN))
     assert printed(blocks.rest()) == ["␛]52;c;eA==␇"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specollama.cli.chat.command_handlers import _SETTERS, HANDLERS
-from specollama.cli.chat.commands import COMMANDS, SETTINGS, CommandFault, help_text, parse, parse_setting
+from specollama.cli.chat.commands import COMMANDS, SETTINGS, CommandFault, help_text, parse_command, parse_setting
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from specollama.cli.chat.commands import COMMANDS, SETTINGS, CommandFault, help_
     ],
 )
 def test_a_command_and_what_follows_it(line: str, name: str, rest: str) -> None:
-    call = parse(line)
+    call = parse_command(line)
     assert (call.command.name, call.rest) == (name, rest)
 
 
@@ -33,7 +33,7 @@ def test_a_command_and_what_follows_it(line: str, name: str, rest: str) -> None:
 )
 def test_a_command_that_is_not_there_is_named(line: str, says: str) -> None:
     with pytest.raises(CommandFault, match=f"^{says.replace('?', '[?]')}$"):
-        parse(line)
+        parse_command(line)
 
 
 @pytest.mark.parametrize(

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from specollama.cli.chat.progress import Progress, Room
+from specollama.cli.chat.progress import ContextUsage, ReplyProgress
 from specollama.spec_decode.events import Done, Status, Text
 from specollama.spec_decode.metrics import Stats
-from specollama.spec_decode.types import DoneReason, Draft, Emitted, Origin, Round, Token, Verdict
+from specollama.spec_decode.types import DoneReason, Draft, Origin, OutputToken, RoundRecord, Token, VerifyResult
 
 
-def a_round(accepted: int, tested: int) -> Round:
-    emitted = tuple(Emitted(Token("x"), Origin.ACCEPTED) for _ in range(accepted + 1))
-    return Round(Draft(), Verdict(emitted, drafted=tested, tested=tested, accepted=accepted))
+def a_round(accepted: int, tested: int) -> RoundRecord:
+    emitted = tuple(OutputToken(Token("x"), Origin.ACCEPTED) for _ in range(accepted + 1))
+    return RoundRecord(Draft(), VerifyResult(emitted, drafted=tested, tested=tested, accepted=accepted))
 
 
 def test_the_line_of_a_reply() -> None:
-    progress = Progress()
+    progress = ReplyProgress()
     assert progress.line() == ""
     progress.event(Status(on=True, detail="local, lookahead 1-8; weak in some way"), 0.0)
     for number, accepted in enumerate((4, 1), 1):
@@ -29,7 +29,7 @@ def test_the_line_of_a_reply() -> None:
 
 
 def test_a_burst_has_no_rate() -> None:
-    progress = Progress()
+    progress = ReplyProgress()
     for _ in range(8):
         progress.event(Text("x", Origin.ACCEPTED, 1), 1.0)
     progress.event(Done(DoneReason.STOP, Stats(eval_count=8)), 1.2)
@@ -37,7 +37,7 @@ def test_a_burst_has_no_rate() -> None:
 
 
 def test_a_plain_reply_has_a_rate_from_its_first_token_on() -> None:
-    progress = Progress()
+    progress = ReplyProgress()
     for number in range(5):
         progress.event(Text("x", Origin.PLAIN), 10 + number / 4)
     assert progress.rate == 4.0
@@ -63,6 +63,6 @@ def test_a_plain_reply_has_a_rate_from_its_first_token_on() -> None:
 def test_a_context_that_fills_is_announced_before_it_is_full(
     before: int, after: int, length: int | None, said: str
 ) -> None:
-    announced = Room(after, length).announcement(Room(before, length))
+    announced = ContextUsage(after, length).announcement(ContextUsage(before, length))
     assert announced.startswith(said)
     assert bool(announced) == bool(said)

@@ -26,7 +26,7 @@ def keys() -> Iterator[PipeInput]:
 def typed(keys: PipeInput, history: Path, line: bytes) -> str:
     with asyncio.Runner() as runner:
         reader = TerminalReader(runner, history, lambda: ((), ()), lambda: "")
-        reader.keep(True)
+        reader.set_history(True)
         keys.send_bytes(line)
         return reader.read()
 
@@ -49,7 +49,7 @@ def test_lines_are_kept_while_that_is_wanted_and_no_others(keys: PipeInput, tmp_
         reader = TerminalReader(runner, file, lambda: ((), ()), lambda: "")
         for wanted, line in ((None, b"one\r"), (True, b"two\r"), (False, b"three\r"), (True, b"four\r")):
             if wanted is not None:
-                reader.keep(wanted)
+                reader.set_history(wanted)
             keys.send_bytes(line)
             reader.read()
     assert [line for line in file.read_text().splitlines() if line.startswith("+")] == ["+two", "+four"]

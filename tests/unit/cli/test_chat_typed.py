@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from specollama.cli import app
 from specollama.cli.chat.commands import CommandFault
-from specollama.cli.chat.input_parsing import completions, is_command, unfinished, unquoted, with_images
+from specollama.cli.chat.input_parsing import completions, extract_images, is_command, is_unfinished, strip_quotes
 from specollama.errors import UsageError
 
 
@@ -21,7 +21,7 @@ from specollama.errors import UsageError
     ],
 )
 def test_three_quotes_begin_several_lines_and_three_end_them(text: str, open_: bool) -> None:
-    assert unfinished(text) is open_
+    assert is_unfinished(text) is open_
 
 
 @pytest.mark.parametrize(
@@ -32,14 +32,14 @@ def test_three_quotes_begin_several_lines_and_three_end_them(text: str, open_: b
     ],
 )
 def test_the_quotes_are_no_part_of_the_message(text: str, meant: str) -> None:
-    assert unquoted(text) == meant
+    assert strip_quotes(text) == meant
 
 
 def test_an_images_path_is_taken_out_of_the_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "red.png").write_bytes(b"red")
     (tmp_path / "a b.JPG").write_bytes(b"ab")
-    message = with_images(f"What is ./red.png beside {tmp_path}/a\\ b.JPG or 'a b.JPG'?")
+    message = extract_images(f"What is ./red.png beside {tmp_path}/a\\ b.JPG or 'a b.JPG'?")
     assert message.text == "What is beside or ?"
     assert message.images == ["cmVk", "YWI=", "YWI="]
 
@@ -64,7 +64,7 @@ def test_an_image_is_found_in_a_sentence(
     monkeypatch.chdir(tmp_path)
     for name in ("cat.png", "dog.png", "my cat.png", "a(1).png"):
         (tmp_path / name).touch()
-    message = with_images(text)
+    message = extract_images(text)
     assert (message.text, message.files) == (left.strip(), files)
 
 
@@ -72,15 +72,15 @@ def test_an_image_is_found_in_a_sentence(
     "text", ["draw me a cat.png", "it's 5 o'clock", 'print("a")', "http://a.b/c.png", "'\x00.png'"]
 )
 def test_what_names_no_image_stays_as_it_was_typed(text: str) -> None:
-    assert with_images(text).text == text
-    assert with_images(text).images == []
+    assert extract_images(text).text == text
+    assert extract_images(text).images == []
 
 
 def test_an_image_that_is_too_large_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "big.png").open("wb") as file:
         file.truncate(101 * 2**20)
     with pytest.raises(CommandFault, match=r"big\.png: larger than 100 MB"):
-        with_images(f"{tmp_path}/big.png")
+        extract_images(f"{tmp_path}/big.png")
 
 
 @pytest.mark.parametrize("command", [["run", "Hi."], ["chat"]])

@@ -7,8 +7,8 @@ import io
 import pyte
 from rich.console import Console
 
-from specollama.cli.chat.progress import Progress
-from specollama.cli.chat.reply_view import Look, ReplyView
+from specollama.cli.chat.progress import ReplyProgress
+from specollama.cli.chat.reply_view import ReplyView, ViewSettings
 from specollama.spec_decode.events import Done, Event, Status, Text, ToolCalls
 from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import DoneReason, Origin
@@ -16,12 +16,12 @@ from specollama.spec_decode.types import DoneReason, Origin
 CLEAR_LINE, UP = "\x1b[2K", "\x1b[1A"
 
 
-def drawn(*events: Event, look: Look | None = None, height: int = 24) -> str:
+def drawn(*events: Event, look: ViewSettings | None = None, height: int = 24) -> str:
     """What is written to a terminal of 60 columns."""
     now = 0.0
-    out, progress = io.StringIO(), Progress()
+    out, progress = io.StringIO(), ReplyProgress()
     console = Console(file=out, width=60, height=height, force_terminal=True, color_system=None)
-    view = ReplyView(console, look or Look(), progress, clock=lambda: now)
+    view = ReplyView(console, look or ViewSettings(), progress, clock=lambda: now)
     view.start()
     for event in events:
         now += 1.0  # so that each event is drawn
@@ -60,7 +60,7 @@ def test_what_is_whole_is_written_once_however_much_follows() -> None:
 def test_a_status_in_mid_reply_is_told_after_it() -> None:
     out = io.StringIO()
     console = Console(file=out, width=60, force_terminal=True, color_system=None)
-    view = ReplyView(console, Look(), Progress())
+    view = ReplyView(console, ViewSettings(), ReplyProgress())
     view.say("speculation: on (lanes)")
     view(Text("One", Origin.PLAIN))
     view.say("speculation: off (the draft went away)")
@@ -74,5 +74,5 @@ def test_a_status_in_mid_reply_is_told_after_it() -> None:
 def test_an_empty_line_between_paragraphs_stays_where_tokens_are_coloured() -> None:
     parts = [Text(part, Origin.ACCEPTED) for part in ("One.", "\n", "\n", "Two.")]
     screen = pyte.Screen(60, 24)
-    pyte.Stream(screen).feed(drawn(*parts, done(), look=Look(origin=True)).replace("\n", "\r\n"))
+    pyte.Stream(screen).feed(drawn(*parts, done(), look=ViewSettings(origin=True)).replace("\n", "\r\n"))
     assert [line.strip() for line in screen.display][:4] == ["One.", "", "Two.", ""]

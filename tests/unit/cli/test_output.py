@@ -13,7 +13,7 @@ from specollama.spec_decode.types import DoneReason, Origin
 
 
 def test_thinking_goes_to_stderr_and_its_line_ends_before_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    show = output.as_text(origin=False, stats=False)
+    show = output.text_display(origin=False, stats=False)
     show(Text("So", Origin.PLAIN, thinking=True))
     show(Text(" many", Origin.PLAIN, thinking=True))
     show(Text("Eight.", Origin.PLAIN))
@@ -23,7 +23,7 @@ def test_thinking_goes_to_stderr_and_its_line_ends_before_the_answer(capsys: pyt
 
 
 def test_a_status_in_mid_reply_waits_for_the_reply_to_end(capsys: pytest.CaptureFixture[str]) -> None:
-    show = output.as_text(origin=False, stats=False)
+    show = output.text_display(origin=False, stats=False)
     show(Status(on=True, detail="lanes"))
     show(Text("Mer", Origin.ACCEPTED))
     show(Status(on=False, detail="the draft's server went away"))
@@ -35,7 +35,7 @@ def test_a_status_in_mid_reply_waits_for_the_reply_to_end(capsys: pytest.Capture
 
 
 def test_a_reply_that_breaks_off_is_left_as_it_is_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
-    show = output.as_text(origin=False, stats=False)
+    show = output.text_display(origin=False, stats=False)
     show(Text("Mer", Origin.ACCEPTED))
     show(Status(on=False, detail="the draft's server went away"))
     show.end()
@@ -44,7 +44,7 @@ def test_a_reply_that_breaks_off_is_left_as_it_is_in_a_pipe(capsys: pytest.Captu
 
 
 def test_markup_in_a_reply_is_text(capsys: pytest.CaptureFixture[str]) -> None:
-    show = output.as_text(origin=True, stats=False)
+    show = output.text_display(origin=True, stats=False)
     show(Text("[bold]a[/] :smile: \x07", Origin.ACCEPTED))
     show(Done(DoneReason.STOP, Stats()))
 
@@ -53,7 +53,7 @@ def test_markup_in_a_reply_is_text(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_no_control_character_is_in_json_and_its_meaning_stays(capsys: pytest.CaptureFixture[str]) -> None:
     controls = "".join(map(chr, [*range(32), *range(0x7F, 0xA0)]))
-    output.as_json()(Text(f"Grün 雪 {controls}\x9b2J", Origin.PLAIN))
+    output.json_display()(Text(f"Grün 雪 {controls}\x9b2J", Origin.PLAIN))
     shown = capsys.readouterr().out
 
     assert not {*controls} & {*shown.removesuffix("\n")}
@@ -72,7 +72,7 @@ def test_control_characters_steer_no_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # as at a terminal
-    show = output.as_text(origin=False, stats=False)
+    show = output.text_display(origin=False, stats=False)
     show(Text("\x1b[2Ja\n", Origin.PLAIN))
     show(Done(DoneReason.STOP, Stats()))
 

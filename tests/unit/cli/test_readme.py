@@ -17,8 +17,8 @@ import typer
 
 from specollama.cli import app
 from specollama.config.loading import load_config
-from specollama.tools.review.release import object_of
-from specollama.tools.review.state import Item
+from specollama.tools.review.release import item_object
+from specollama.tools.review.state import ReviewItem
 from tests.support.review_runs import answered
 
 ROOT = Path(__file__).parents[3]
@@ -96,7 +96,7 @@ def test_the_script_that_the_readme_hands_items_to_sends_their_texts(
     (tmp_path / "mail").write_text('#!/bin/sh\necho "$@" > arguments\ncat > text\n')
     (tmp_path / "mail").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    item = json.dumps(object_of(Item("a", answered("a", "Blue."), text="Grün.\n")))
+    item = json.dumps(item_object(ReviewItem("a", answered("a", "Blue."), text="Grün.\n")))
     subprocess.run([sys.executable, "send.py"], input=item.encode(), cwd=tmp_path, check=True)
     assert (tmp_path / "arguments").read_text() == "-s Your question -- a@example.org\n"
     assert (tmp_path / "text").read_text(encoding="utf-8") == "Grün.\n"

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from specollama.tools.review.decisions import approval, edit, rejection
+from specollama.tools.review.decisions import approve, edit, reject
 from specollama.tools.review.hash_chain import hash_of
-from specollama.tools.review.log_entries import Releasing, Sent
-from specollama.tools.review.run_folder import opened
+from specollama.tools.review.log_entries import ItemSent, ReleaseAnnounced
+from specollama.tools.review.run_folder import open_run
 from tests.support.calls import Call, command, environment
 from tests.support.review_runs import run_of
 
@@ -28,8 +28,8 @@ def decided() -> None:
     with run_of(Path("run"), a="Blue.", b="Green.", c="Red.") as run:
         run.append("Ann", edit(run.state.items["a"], "Bleu ciel."))
         for id in "ab":
-            run.append("Ann", approval(run.state.items[id]))
-        run.append("Ann", rejection(run.state.items["c"], "wrong"))
+            run.append("Ann", approve(run.state.items[id]))
+        run.append("Ann", reject(run.state.items["c"], "wrong"))
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
@@ -78,15 +78,15 @@ def test_a_file_that_is_there_is_left_alone(call: Call) -> None:
 
 def test_while_something_is_undecided_it_refuses_unless_it_is_to_be_partial(call: Call, tmp_path: Path) -> None:
     with run_of(tmp_path / "open", a="Blue.", b="Green.") as run:
-        run.append("Ann", approval(run.state.items["a"]))
+        run.append("Ann", approve(run.state.items["a"]))
     refused = call("release", "open", "-o", str(OUT))
     assert (refused.code, OUT.exists()) == (2, False)
     assert refused.err == "error: open: 1 not decided; decide them, or release what is approved with --partial\n"
     assert call("release", "open", "-o", str(OUT), "--partial").code == 0
     assert [line["id"] for line in lines(OUT)] == ["a"]
 
-    with opened(Path("open"), "Ann") as run:
-        run.append("Ann", approval(run.state.items["b"]))
+    with open_run(Path("open"), "Ann") as run:
+        run.append("Ann", approve(run.state.items["b"]))
     assert call("release", "open", "-o", "rest.jsonl").code == 0
     assert [line["id"] for line in lines(Path("rest.jsonl"))] == ["b"]
 
@@ -97,8 +97,8 @@ def test_a_release_that_was_broken_off_is_completed_once(call: Call, renamed: bo
     content, draft = b'{"id": "a"}\n', Path(".draft").absolute()
     (OUT if renamed else draft).write_bytes(content)
     where = {"file": str(OUT.absolute()), "draft": str(draft), "sha256": hash_of(content)}
-    with opened(Path("run"), "Ann") as run:
-        run.append("Ann", Releasing(**where, items=(Sent(id="a", digest=run.state.items["a"].digest),)))
+    with open_run(Path("run"), "Ann") as run:
+        run.append("Ann", ReleaseAnnounced(**where, items=(ItemSent(id="a", digest=run.state.items["a"].digest),)))
     shown = call("release", "run", "-o", "more.jsonl")
 
     assert shown.code == 0
@@ -152,8 +152,8 @@ def test_a_release_that_was_killed_as_its_file_appeared_is_complete(call: Call) 
 def broken_off(sha256: str) -> None:
     """What a killed release leaves, but for its files: `a` was to go to OUT."""
     where = {"file": str(OUT.absolute()), "draft": str(Path(".draft").absolute()), "sha256": sha256}
-    with opened(Path("run"), "Ann") as run:
-        run.append("Ann", Releasing(**where, items=(Sent(id="a", digest=run.state.items["a"].digest),)))
+    with open_run(Path("run"), "Ann") as run:
+        run.append("Ann", ReleaseAnnounced(**where, items=(ItemSent(id="a", digest=run.state.items["a"].digest),)))
 
 
 @pytest.mark.parametrize("other", [False, True])

@@ -14,9 +14,9 @@ from specollama.backends.ollama import schema
 from specollama.config.endpoints import parse_model_at
 from specollama.config.loading import Config, adhoc_pair, find_config, load_config
 from specollama.config.schema import ConfigTable, OptionsTable, PairTable
-from specollama.config.validation import Place, validated
+from specollama.config.validation import ConfigLocation, validate_table
 from specollama.errors import ConfigError, UsageError
-from specollama.spec_decode.types import Route, Rule
+from specollama.spec_decode.types import AcceptanceMethod, Route
 
 WHOLE = """
 default_pair = "coder"
@@ -71,14 +71,14 @@ def test_every_key_reaches_the_settings_of_its_pair(tmp_path: Path) -> None:
     assert (tower.name, tower.url, tower.token(TOKEN)) == ("tower", "http://tower:11434", "abc")
     assert (tower.connect_timeout, tower.idle_timeout) == (2, 30.5)
     assert tower.source == f"{tmp_path / 'c.toml'}: endpoints.tower.url"
-    assert (pair.lookahead, pair.route, pair.rule, pair.lanes) == (4, Route.LANES, Rule.MATCH, 8)
+    assert (pair.lookahead, pair.route, pair.rule, pair.lanes) == (4, Route.LANES, AcceptanceMethod.MATCH, 8)
     assert (pair.keep_alive, pair.options) == ("30m", {"temperature": 0.2, "stop": ["END"]})
 
 
 def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
     pair = load(tmp_path, SMALL).pair(None, {"OLLAMA_HOST": "box"})
     assert pair.draft is not None
-    assert (pair.lookahead, pair.route, pair.rule) == ("auto", Route.AUTO, Rule.AUTO)
+    assert (pair.lookahead, pair.route, pair.rule) == ("auto", Route.AUTO, AcceptanceMethod.AUTO)
     assert (pair.lanes, pair.keep_alive, pair.options) == (None, None, {})
     assert pair.target.endpoint == pair.draft.endpoint
     assert str(pair.target.endpoint) == "http://box:11434 (set by OLLAMA_HOST)"
@@ -375,7 +375,7 @@ KEYS = [
 def test_whatever_a_file_holds_it_is_a_table_or_refused(value: object) -> None:
     for table, key in ((ConfigTable, "pairs"), (ConfigTable, "endpoints"), (PairTable, "target")):
         with contextlib.suppress(ConfigError):
-            validated(table, {key: value}, Place(Path("c.toml")))
+            validate_table(table, {key: value}, ConfigLocation(Path("c.toml")))
 
 
 # Which pair
@@ -453,10 +453,10 @@ def test_the_server_of_a_flag_is_an_endpoint_a_host_or_a_url(tmp_path: Path, ser
 
 def test_flags_change_a_pair_and_its_options_one_by_one(tmp_path: Path) -> None:
     pair = load(tmp_path, WHOLE).pair("coder", TOKEN)
-    changed = pair.override(lookahead=0, route="plain", rule=None, options={"temperature": 1, "seed": None})
-    assert (changed.lookahead, changed.route, changed.rule) == (0, Route.PLAIN, Rule.MATCH)
+    changed = pair.with_overrides(lookahead=0, route="plain", rule=None, options={"temperature": 1, "seed": None})
+    assert (changed.lookahead, changed.route, changed.rule) == (0, Route.PLAIN, AcceptanceMethod.MATCH)
     assert changed.options == {"temperature": 1.0, "stop": ["END"]}
-    assert pair.override() == pair
+    assert pair.with_overrides() == pair
 
 
 @pytest.mark.parametrize(

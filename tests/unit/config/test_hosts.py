@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specollama.config.endpoints import Endpoint, apart, resolve_host, server_url, shown
+from specollama.config.endpoints import Endpoint, on_different_machines, redacted, resolve_host, server_url
 from specollama.errors import ConfigError
 
 
@@ -67,7 +67,7 @@ def test_all_addresses_of_a_server_are_reached_as_this_machine(value: str, url: 
     ],
 )
 def test_machines_are_told_apart_by_their_names(one: str, other: str, told_apart: bool) -> None:
-    assert apart(one, other) is told_apart
+    assert on_different_machines(one, other) is told_apart
 
 
 @pytest.mark.parametrize("port", ["66000", "-1", "", "port", "1_0", "1e3"])
@@ -161,9 +161,9 @@ def test_any_text_is_a_url_or_a_fault(text: str) -> None:
 
 
 def test_a_password_in_a_url_is_not_shown() -> None:
-    assert shown("m@http://me:hunter2@tower") == shown("http://me:hunt/er2@tower") == "(not shown)"
-    assert shown("m@me:hunter2@tower") == "(not shown)"
-    assert shown("m@http://tower") == '"m@http://tower"'
+    assert redacted("m@http://me:hunter2@tower") == redacted("http://me:hunt/er2@tower") == "(not shown)"
+    assert redacted("m@me:hunter2@tower") == "(not shown)"
+    assert redacted("m@http://tower") == '"m@http://tower"'
 
 
 SECURED = Endpoint(url="http://tower:11434", source="x.toml", name="tower", token_env="TOWER_TOKEN")

@@ -11,15 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specollama.backends.engines.base import Capabilities, Drawn, Draws, Facts, Place, Request, Written
-from specollama.backends.engines.token_texts import Lexicon
+from specollama.backends.engines.base import (
+    Capabilities,
+    DrawSettings,
+    EngineInfo,
+    PromptPosition,
+    SampledToken,
+    ScoringRequest,
+    StreamPiece,
+)
+from specollama.backends.engines.token_texts import TokenTexts
 from specollama.backends.llama_cpp.sampler import Sampler
-from specollama.pairs.drafters import Drafting
+from specollama.pairs.drafters import DrafterSet
 from specollama.pairs.feasibility import ReplyContext
-from specollama.pairs.request import Completion
-from specollama.pairs.routes.scoring import ScoringPlan, scored
-from specollama.pairs.routes.scoring_feasibility import Prompted
-from specollama.pairs.routes.scoring_models import ScoringPair
+from specollama.pairs.request import CompletionInput
+from specollama.pairs.routes.scoring import ScoringPlan, scoring_events
+from specollama.pairs.routes.scoring_feasibility import EnginePrompt
+from specollama.pairs.routes.scoring_models import ScoringModels
 from specollama.spec_decode.types import DoneReason, SamplingOptions
 from tests.support.every_draw import Chance, Uniform, law
 from tests.support.made_up import (
@@ -40,7 +48,7 @@ from tests.support.scoring_replies import settings
 EQUAL = 1e-6
 PROMPT = "."
 OPTIONS = SamplingOptions(temperature=1.0, top_k=0, top_p=1.0, num_predict=3)
-SPELLING, SEEDING = Capabilities(), Capabilities(spells=False, must_seed=True)
+SPELLING, SEEDING = Capabilities(), Capabilities(detokenizes=False, needs_seed=True)
 
 
 @dataclass
@@ -49,12 +57,12 @@ class EveryEngine:
 
     side: Side
     chance: Chance
-    can: Capabilities = field(default_factory=Capabilities)
+    capabilities: Capabilities = field(default_factory=Capabilities)
     url: str = "made-up"
     rows_asked: int = 0
     _noise: dict[int, Uniform] = field(default_factory=dict)
 
-    def draw(self, place: Place, seed: int | None) -> Drawn:
+    def draw(self, place: PromptPosition, seed: int | None) -> SampledToken:
         vocabulary = self.side.vocabulary
         model = Bigrams(vocabulary.names, self.side.follow, Clock(), self.side.cost)
         [row] = model.rows(list(place.tokens), 1, lambda: False)
@@ -62,41 +70,43 @@ class EveryEngine:
         number = Uniform(self.chance) if seed is None else self._noise.setdefault(seed, Uniform(self.chance))
         order = np.argsort(tokens)
         token = int(tokens[order][number.place(probabilities[order].tolist())])
-        return Drawn(token, vocabulary.whole(token), end=vocabulary.ends(token))
+        return SampledToken(token, vocabulary.whole(token), end=vocabulary.ends(token))
 
-    async def rows(self, request: Request, draws: Draws) -> list[Drawn | None]:
-        places = request.places()
+    async def score_positions(self, request: ScoringRequest, draws: DrawSettings) -> list[SampledToken | None]:
+        places = request.positions()
         self.rows_asked += len(places)
-        return [self.draw(place, draws.seed_of(places)) for place in places]
+        return [self.draw(place, draws.request_seed(places)) for place in places]
 
-    async def stream(self, place: Place, limit: int | None, draws: Draws) -> AsyncGenerator[Written, None]:
+    async def stream(
+        self, place: PromptPosition, limit: int | None, draws: DrawSettings
+    ) -> AsyncGenerator[StreamPiece, None]:
         tokens, drawn = list(place.tokens), list[int]()
         while limit is None or len(drawn) < limit:
             position = place.position + len(drawn)
-            found = self.draw(Place(tokens + drawn, position), draws.seed_at(position))
+            found = self.draw(PromptPosition(tokens + drawn, position), draws.seed_at(position))
             if found.end:
                 break
             drawn.append(found.token)
         text = b"".join(map(self.side.vocabulary.piece, drawn)).decode(errors="ignore")
         ended = limit is None or len(drawn) < limit
-        yield Written(text, len(drawn), DoneReason.STOP if ended else DoneReason.LENGTH)
+        yield StreamPiece(text, len(drawn), DoneReason.STOP if ended else DoneReason.LENGTH)
 
     async def tokenize(self, text: str, *, whole: bool) -> list[int]:
         return list(self.side.vocabulary.encode(text))
 
-    async def spell(self, runs: Sequence[Sequence[int]]) -> list[str]:
+    async def detokenize(self, runs: Sequence[Sequence[int]]) -> list[str]:
         return [b"".join(map(self.side.vocabulary.piece, run)).decode(errors="replace") for run in runs]
 
-    async def facts(self) -> Facts:
-        return Facts("made-up")
+    async def info(self) -> EngineInfo:
+        return EngineInfo("made-up")
 
     async def render(self, messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], str]:
         raise NotImplementedError
 
-    async def chat_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
+    async def count_chat_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
         raise NotImplementedError
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], limit: int | None, draws: Draws) -> Any:
+    def chat(self, messages: Sequence[Mapping[str, Any]], limit: int | None, draws: DrawSettings) -> Any:
         raise NotImplementedError
 
 
@@ -144,15 +154,17 @@ async def law_of(of: Scene, can: Capabilities, lookahead: Lookahead, options: Sa
         engine, clock = EveryEngine(of.target, chance, can), Clock()
         with pytest.MonkeyPatch.context() as patch:
             only_made_up(patch, chance, clock)
-            drafts = pair(of.target, of.draft, clock).drafting.drafts
-            drafting = Drafting(drafts, of.draft is None, Path("nowhere"), pair(of.target, None, clock).drafting.kept)
-            same = next((opened.vocabulary for opened in drafts if opened.same), None)
-            lexicon = Lexicon(engine, same)
-            scoring = ScoringPair(engine, await engine.facts(), "made-up", "", "", drafting, lexicon, same)
-            prompted = Prompted(of.target.vocabulary.encode(PROMPT), PROMPT)
+            drafts = pair(of.target, of.draft, clock).drafters.drafts
+            drafting = DrafterSet(
+                drafts, of.draft is None, Path("nowhere"), pair(of.target, None, clock).drafters.profile
+            )
+            same = next((opened.vocabulary for opened in drafts if opened.shares_tokenizer), None)
+            lexicon = TokenTexts(engine, same)
+            scoring = ScoringModels(engine, await engine.info(), "made-up", "", "", drafting, lexicon, same)
+            prompted = EnginePrompt(of.target.vocabulary.encode(PROMPT), PROMPT)
             asked = settings("vllm", "http://made-up", lookahead=lookahead)
-            context = ReplyContext(asked, Completion(PROMPT, asdict(options)))
-            async with aclosing(scored(ScoringPlan(scoring, prompted, context), asked)) as events:
+            context = ReplyContext(asked, CompletionInput(PROMPT, asdict(options)))
+            async with aclosing(scoring_events(ScoringPlan(scoring, prompted, context), asked)) as events:
                 return await said(events)
 
     return await law(experiment)

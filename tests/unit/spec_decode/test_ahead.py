@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specollama.backends.scripted import End, Script, ScriptedDrafter, ScriptedTarget, always
+from specollama.backends.scripted import End, Script, ScriptedDrafter, ScriptedTarget, fixed_script
 from specollama.errors import RunError
-from specollama.spec_decode.decode_loop import Speculation
+from specollama.spec_decode.decode_loop import SpeculativeDecoder
 from specollama.spec_decode.draft_ahead import DraftAhead, OverlappedTarget
 from specollama.spec_decode.lookahead import FixedLookahead
 from specollama.spec_decode.metrics import Stats
-from specollama.spec_decode.types import Draft, Rule, SamplingOptions, Scored, Token
+from specollama.spec_decode.types import AcceptanceMethod, Draft, SamplingOptions, TargetScores, Token
 from tests.support.scripted_runs import Reply, reply, wild
 from tests.support.virtual_clock import timed
 
 COLD = SamplingOptions(temperature=0, num_predict=61)
-LONG = always(*[f"w{place} " for place in range(200)])
+LONG = fixed_script(*[f"w{place} " for place in range(200)])
 
 
 class SlowDrafter(ScriptedDrafter):
@@ -52,7 +52,7 @@ class SlowTarget(ScriptedTarget):
         super().__init__(script, COLD, 1)
         self.row = row
 
-    async def score(self, draft: Draft) -> Scored:
+    async def score(self, draft: Draft) -> TargetScores:
         await asyncio.sleep(self.row)
         return await super().score(draft)
 
@@ -60,12 +60,12 @@ class SlowTarget(ScriptedTarget):
 async def written(target: SlowTarget, drafter: SlowDrafter, lookahead: int, *, overlapped: bool) -> tuple[Reply, Stats]:
     """A reply of the two, one after the other or overlapped."""
     ahead = DraftAhead(drafter)
-    speculation = Speculation(
+    speculation = SpeculativeDecoder(
         prompt="",
         target=OverlappedTarget(target, [ahead]) if overlapped else target,
         drafter=ahead if overlapped else drafter,
         lookahead=FixedLookahead(lookahead),
-        rule=Rule.GREEDY,
+        rule=AcceptanceMethod.GREEDY,
         options=COLD,
         stats=Stats(),
     )
@@ -128,7 +128,7 @@ def test_a_draft_ahead_that_fails_is_asked_for_again_and_then_ends_the_drafting(
 async def test_what_was_drafted_ahead_is_used_if_the_text_goes_on_like_it(text: str, drafted: str, asked: int) -> None:
     drafter = SlowDrafter(lambda reply: {"abcdefgh"[len(reply.replace("x", ""))]: 1.0}, 0, 0)
     ahead = DraftAhead(drafter)
-    ahead.begin(await ahead.propose("", 2))
+    ahead.start(await ahead.propose("", 2))
     await asyncio.sleep(0.01)  # "cde" is there by now
     assert (await ahead.propose(text, 2)).text == drafted
     assert drafter.asked == asked
@@ -139,8 +139,8 @@ async def test_what_was_drafted_ahead_is_used_if_the_text_goes_on_like_it(text: 
 async def test_of_what_was_drafted_ahead_no_more_is_used_than_was_asked_for(
     text: str, count: int, drafted: str
 ) -> None:
-    ahead = DraftAhead(SlowDrafter(always(*"abcdefgh"), 0, 0))
-    ahead.begin(await ahead.propose("", 2))
+    ahead = DraftAhead(SlowDrafter(fixed_script(*"abcdefgh"), 0, 0))
+    ahead.start(await ahead.propose("", 2))
     await asyncio.sleep(0.01)  # "cde" is there by now
     assert (await ahead.propose(text, count)).text == drafted
     await ahead.aclose()
@@ -149,9 +149,9 @@ async def test_of_what_was_drafted_ahead_no_more_is_used_than_was_asked_for(
 async def test_another_drafters_draft_begins_nothing() -> None:
     drafter = SlowDrafter(LONG, 0, 0)
     ahead = DraftAhead(drafter)
-    ahead.begin(Draft((Token("a"),)))
-    ahead.begin((await ahead.propose("", 2)).first(0))
-    ahead.begin(Draft((Token("a"),)))  # nothing of the own one was sent
+    ahead.start(Draft((Token("a"),)))
+    ahead.start((await ahead.propose("", 2)).first(0))
+    ahead.start(Draft((Token("a"),)))  # nothing of the own one was sent
     await asyncio.sleep(0.01)
     assert drafter.asked == 1
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from specollama.spec_decode.acceptance import accepts, draw, residual
+from specollama.spec_decode.acceptance import accepts, residual, sample_from
 from tests.support.every_draw import Chance, EveryRandom, Uniform, law
 
 
@@ -32,8 +32,8 @@ async def test_the_acceptance_rules_are_written_out_exactly() -> None:
 
     async def settle(chance: Chance) -> str:
         random = EveryRandom(chance)
-        drafted = draw(q, random)
-        return drafted if accepts(drafted, p, q, random) else draw(residual(p, q), random)
+        drafted = sample_from(q, random)
+        return drafted if accepts(drafted, p, q, random) else sample_from(residual(p, q), random)
 
     assert await law(settle) == pytest.approx(p)
 

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from specollama.spec_decode import acceptance
-from specollama.spec_decode.types import Rule, SamplingOptions
+from specollama.spec_decode.types import AcceptanceMethod, SamplingOptions
 from tests.support.made_up import END, Follow, Lookahead, Side, Vocabulary, distance, exact, law_of, replies_by_seed
 
 EQUAL = 1e-6  # what 32-bit logits leave of a difference of 0
@@ -80,7 +80,9 @@ SCENES = {
 }
 
 
-async def law_in(scene: Scene, rule: Rule, lookahead: Lookahead, tokenizer: str, *, lookup: bool = False) -> float:
+async def law_in(
+    scene: Scene, rule: AcceptanceMethod, lookahead: Lookahead, tokenizer: str, *, lookup: bool = False
+) -> float:
     """How far the pair's law is from the target's."""
     ours = await law_of(scene.alone, scene.draft_of(tokenizer), scene.options, rule, lookahead, lookup=lookup)
     assert sum(ours.values()) == pytest.approx(1)
@@ -90,16 +92,18 @@ async def law_in(scene: Scene, rule: Rule, lookahead: Lookahead, tokenizer: str,
 @pytest.mark.parametrize("name", SCENES)
 @pytest.mark.parametrize("tokenizer", ["same", "other"])
 @pytest.mark.parametrize("lookahead", LOOKAHEADS, ids=str)
-@pytest.mark.parametrize("rule", [Rule.REJECTION, Rule.MATCH])
+@pytest.mark.parametrize("rule", [AcceptanceMethod.REJECTION, AcceptanceMethod.MATCH])
 async def test_each_reply_has_the_probability_that_the_target_gives_it(
-    name: str, tokenizer: str, lookahead: Lookahead, rule: Rule
+    name: str, tokenizer: str, lookahead: Lookahead, rule: AcceptanceMethod
 ) -> None:
     assert await law_in(SCENES[name], rule, lookahead, tokenizer) < EQUAL
 
 
 @pytest.mark.parametrize("name", ["letters", "characters of several tokens", "twins"])
-@pytest.mark.parametrize("rule", [Rule.REJECTION, Rule.MATCH])
-async def test_lookup_beside_a_draft_model_leaves_the_probabilities_as_they_are(name: str, rule: Rule) -> None:
+@pytest.mark.parametrize("rule", [AcceptanceMethod.REJECTION, AcceptanceMethod.MATCH])
+async def test_lookup_beside_a_draft_model_leaves_the_probabilities_as_they_are(
+    name: str, rule: AcceptanceMethod
+) -> None:
     assert await law_in(SCENES[name], rule, "auto", "same", lookup=True) < EQUAL
     assert await law_in(SCENES[name], rule, 2, "same", lookup=True) < EQUAL
 
@@ -125,14 +129,14 @@ LEARNING = Scene(
 async def test_what_the_planner_learns_from_discarded_tokens_chooses_none_of_those_drafted_anew(tokenizer: str) -> None:
     target = Side(LEARNING.tokens, LEARNING.target, lambda tokens: 1 + 0.53 * (tokens - 1))
     draft = replace(LEARNING.draft_of(tokenizer), cost=lambda tokens: 0.4)
-    ours = await law_of(target, draft, LEARNING.options, Rule.REJECTION, "auto", follow=0.95)
+    ours = await law_of(target, draft, LEARNING.options, AcceptanceMethod.REJECTION, "auto", follow=0.95)
     assert distance(ours, exact(target, LEARNING.options)) < EQUAL
 
 
 async def test_the_law_tells_a_draft_that_is_taken_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acceptance, "accepts", lambda token, p, q, random: True)
     for tokenizer in ("same", "other"):
-        assert await law_in(SCENES["letters"], Rule.REJECTION, 2, tokenizer) > 0.1
+        assert await law_in(SCENES["letters"], AcceptanceMethod.REJECTION, 2, tokenizer) > 0.1
 
 
 async def test_the_law_tells_a_token_that_is_recovered_from_the_target_as_a_whole(
@@ -140,7 +144,7 @@ async def test_the_law_tells_a_token_that_is_recovered_from_the_target_as_a_whol
 ) -> None:
     monkeypatch.setattr(acceptance, "residual", lambda p, q: p)
     for tokenizer in ("same", "other"):
-        assert await law_in(SCENES["letters"], Rule.REJECTION, 2, tokenizer) > 0.05
+        assert await law_in(SCENES["letters"], AcceptanceMethod.REJECTION, 2, tokenizer) > 0.05
 
 
 @pytest.mark.parametrize("name", SCENES)

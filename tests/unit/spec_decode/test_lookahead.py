@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from specollama.spec_decode.lookahead import AdaptiveLookahead, FixedLookahead, Patience, StagedLookahead
-from specollama.spec_decode.types import Draft, Emitted, Origin, Round, Token, Verdict
+from specollama.spec_decode.lookahead import AdaptiveLookahead, FixedLookahead, ScheduledLookahead, SpeculationMonitor
+from specollama.spec_decode.types import Draft, Origin, OutputToken, RoundRecord, Token, VerifyResult
 
 
 def after(lookahead: AdaptiveLookahead, *rounds: tuple[int, int]) -> int:
     """The next length after rounds of (drafted, accepted)."""
     for drafted, accepted in rounds:
         lookahead.learn(fared(drafted, accepted))
-    return lookahead.next()
+    return lookahead.max_draft_tokens()
 
 
-def fared(drafted: int, accepted: int) -> Round:
-    return Round(Draft((Token("x"),) * drafted), Verdict(drafted=drafted, accepted=accepted))
+def fared(drafted: int, accepted: int) -> RoundRecord:
+    return RoundRecord(Draft((Token("x"),) * drafted), VerifyResult(drafted=drafted, accepted=accepted))
 
 
 def test_a_fixed_lookahead_stays_whatever_happens() -> None:
     lookahead = FixedLookahead(5)
     lookahead.learn(fared(5, 0))
     lookahead.learn(fared(5, 0))
-    assert lookahead.next() == 5
+    assert lookahead.max_draft_tokens() == 5
     assert str(lookahead) == "5"
 
 
@@ -55,10 +55,10 @@ def test_a_round_without_a_draft_teaches_nothing() -> None:
 
 
 def test_it_stays_within_its_bounds() -> None:
-    assert after(AdaptiveLookahead(most=7), *[(4, 4)] * 5) == 7
-    assert after(AdaptiveLookahead(least=2), *[(4, 0)] * 10) == 2
-    assert AdaptiveLookahead(least=1, most=2).next() == 2
-    assert AdaptiveLookahead(least=6, most=8).next() == 6
+    assert after(AdaptiveLookahead(max_tokens=7), *[(4, 4)] * 5) == 7
+    assert after(AdaptiveLookahead(min_tokens=2), *[(4, 0)] * 10) == 2
+    assert AdaptiveLookahead(min_tokens=1, max_tokens=2).max_draft_tokens() == 2
+    assert AdaptiveLookahead(min_tokens=6, max_tokens=8).max_draft_tokens() == 6
 
 
 def test_it_is_told_by_its_bounds() -> None:
@@ -69,58 +69,63 @@ def test_it_is_told_by_its_bounds() -> None:
 # whether to go on
 
 
-def watched(patience: Patience, rounds: int, *, tested: int, accepted: int, seconds: float = 1.0) -> str | None:
+def watched(
+    patience: SpeculationMonitor, rounds: int, *, tested: int, accepted: int, seconds: float = 1.0
+) -> str | None:
     """What is said after so many rounds that fared so, each with one token beyond those accepted."""
-    emitted = (Emitted(Token("x"), Origin.ACCEPTED),) * (accepted + 1)
+    emitted = (OutputToken(Token("x"), Origin.ACCEPTED),) * (accepted + 1)
     for _ in range(rounds):
-        patience.learn(Verdict(emitted, drafted=tested, tested=tested, accepted=accepted), len(emitted), seconds)
-    return patience.lost()
+        patience.observe(VerifyResult(emitted, drafted=tested, tested=tested, accepted=accepted), len(emitted), seconds)
+    return patience.stop_reason()
 
 
 def test_a_few_rejected_tokens_prove_nothing() -> None:
-    assert watched(Patience(), 23, tested=1, accepted=0) is None
+    assert watched(SpeculationMonitor(), 23, tested=1, accepted=0) is None
 
 
 def test_a_draft_that_is_hardly_ever_accepted_is_hopeless() -> None:
-    assert watched(Patience(), 24, tested=1, accepted=0) == (
+    assert watched(SpeculationMonitor(), 24, tested=1, accepted=0) == (
         "almost nothing of the draft is accepted (0 of 24 tested tokens)"
     )
 
 
 def test_one_token_in_ten_is_not_hopeless() -> None:
-    assert watched(Patience(), 3, tested=10, accepted=1) is None
+    assert watched(SpeculationMonitor(), 3, tested=10, accepted=1) is None
 
 
 def test_rounds_slower_than_plain_are_given_up() -> None:
     # two tokens in a second, where plain gives four
-    assert watched(Patience(plain_step=0.25), 8, tested=2, accepted=1) == "rounds are slower than plain here (0.50x)"
+    assert (
+        watched(SpeculationMonitor(plain_seconds_per_token=0.25), 8, tested=2, accepted=1)
+        == "rounds are slower than plain here (0.50x)"
+    )
 
 
 def test_rounds_faster_than_plain_go_on() -> None:
-    assert watched(Patience(plain_step=0.75), 8, tested=2, accepted=1) is None
+    assert watched(SpeculationMonitor(plain_seconds_per_token=0.75), 8, tested=2, accepted=1) is None
 
 
 def test_a_little_slower_is_within_what_is_measured() -> None:
-    assert watched(Patience(plain_step=0.48), 8, tested=2, accepted=1) is None
-    assert watched(Patience(plain_step=0.47), 8, tested=2, accepted=1) is not None
+    assert watched(SpeculationMonitor(plain_seconds_per_token=0.48), 8, tested=2, accepted=1) is None
+    assert watched(SpeculationMonitor(plain_seconds_per_token=0.47), 8, tested=2, accepted=1) is not None
 
 
 def test_rounds_in_which_slots_read_the_prompt_do_not_count() -> None:
-    patience = Patience(plain_step=0.75)
+    patience = SpeculationMonitor(plain_seconds_per_token=0.75)
     assert watched(patience, 2, tested=2, accepted=1, seconds=1000) is None
     assert watched(patience, 6, tested=2, accepted=1) is None
 
 
 def test_speed_is_judged_after_some_rounds_only() -> None:
-    assert watched(Patience(plain_step=0.25), 7, tested=2, accepted=1) is None
+    assert watched(SpeculationMonitor(plain_seconds_per_token=0.25), 7, tested=2, accepted=1) is None
 
 
 def test_without_a_measured_step_only_acceptance_is_watched() -> None:
-    assert watched(Patience(), 50, tested=2, accepted=1, seconds=1e6) is None
+    assert watched(SpeculationMonitor(), 50, tested=2, accepted=1, seconds=1e6) is None
 
 
 def test_rounds_without_a_draft_are_not_judged_but_have_an_end() -> None:
-    patience = Patience(plain_step=0.25)
+    patience = SpeculationMonitor(plain_seconds_per_token=0.25)
     assert watched(patience, 63, tested=0, accepted=0) is None
     assert watched(patience, 1, tested=0, accepted=0) == "nothing was found to draft for 64 rounds"
     assert watched(patience, 7, tested=2, accepted=1) is None
@@ -128,11 +133,11 @@ def test_rounds_without_a_draft_are_not_judged_but_have_an_end() -> None:
 
 
 def test_lengths_by_round_end_with_the_last_one() -> None:
-    staged = StagedLookahead((8, 4, 2))
+    staged = ScheduledLookahead((8, 4, 2))
     lengths = []
     for _ in range(5):
-        lengths.append(staged.next())
-        staged.learn(Round(Draft(), Verdict()))
+        lengths.append(staged.max_draft_tokens())
+        staged.learn(RoundRecord(Draft(), VerifyResult()))
     assert lengths == [8, 4, 2, 2, 2]
     assert str(staged) == "8, 4, 2, ..."
-    assert str(StagedLookahead((3,))) == "3"
+    assert str(ScheduledLookahead((3,))) == "3"

@@ -8,10 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specollama.spec_decode.calibration import LOOKUP, MOST, Calibration, Source, outcomes
+from specollama.spec_decode.calibration import (
+    MAX_DRAFT_TOKENS,
+    PROMPT_LOOKUP,
+    Calibration,
+    DrafterStats,
+    acceptance_outcomes,
+)
 from specollama.spec_decode.cost_curve import CostCurve
 from specollama.spec_decode.planner import Planner
-from specollama.spec_decode.types import Draft, Emitted, Origin, Round, Rule, Token, Verdict
+from specollama.spec_decode.types import AcceptanceMethod, Draft, Origin, OutputToken, RoundRecord, Token, VerifyResult
 from tests.support.simulated import RIGHT, WRONG, Fixed, Machine, rate_of_several
 
 MACHINES = {
@@ -66,7 +72,7 @@ def test_drafting_that_never_pays_costs_next_to_nothing() -> None:
     assert simulated.rate(simulated.planner(), lambda place: 0.3, TOKENS) > 0.985 * plain
 
 
-def planner(rule: Rule = Rule.GREEDY, **given: object) -> Planner:
+def planner(rule: AcceptanceMethod = AcceptanceMethod.GREEDY, **given: object) -> Planner:
     return replace(MACHINES["bound by memory"].planner(rule), **given)  # type: ignore[arg-type]
 
 
@@ -77,45 +83,49 @@ def draft(*confidence: float, source: str = "model") -> Draft:
 
 def test_the_first_token_is_not_delayed_by_a_draft() -> None:
     chosen = planner()
-    assert chosen.next() == 0
-    chosen.learn(Round(Draft(), Verdict((Emitted(Token("a"), Origin.PLAIN),)), scoring=0.08, read=5))
-    assert chosen.next() == MOST
+    assert chosen.max_draft_tokens() == 0
+    chosen.learn(
+        RoundRecord(
+            Draft(), VerifyResult((OutputToken(Token("a"), Origin.PLAIN),)), score_seconds=0.08, prefilled_tokens=5
+        )
+    )
+    assert chosen.max_draft_tokens() == MAX_DRAFT_TOKENS
 
 
 def test_an_unlikely_end_of_a_draft_is_not_sent() -> None:
-    assert planner().send(draft(0.99, 0.99, 0.99, 0.99, 0.05, 0.05)) == 4
-    assert planner().send(draft(0.05)) == 0
+    assert planner().verify_length(draft(0.99, 0.99, 0.99, 0.99, 0.05, 0.05)) == 4
+    assert planner().verify_length(draft(0.05)) == 0
 
 
 def test_by_rejection_all_that_was_drafted_is_sent() -> None:
     """What is left out may not depend on what was drafted after it."""
-    assert planner(Rule.REJECTION).send(draft(0.99, 0.05)) == 2
+    assert planner(AcceptanceMethod.REJECTION).verify_length(draft(0.99, 0.05)) == 2
 
 
 def test_after_an_unlikely_token_nothing_more_is_drafted() -> None:
-    chosen = planner(sources={"model": Source(0.019, calibration=known(0.9))})
-    assert chosen.another(draft(0.99, 0.98))
-    assert not chosen.another(draft(0.99, 0.02))
-    assert not chosen.another(draft(*[0.99] * MOST))
+    chosen = planner(sources={"model": DrafterStats(0.019, calibration=known(0.9))})
+    assert chosen.should_extend(draft(0.99, 0.98))
+    assert not chosen.should_extend(draft(0.99, 0.02))
+    assert not chosen.should_extend(draft(*[0.99] * MAX_DRAFT_TOKENS))
 
 
 def test_a_forced_length_is_drafted_and_sent_whatever_it_brings() -> None:
     forced = planner(forced=(3,))
     assert str(forced) == "3"
-    assert forced.next() == 3
-    assert [forced.another(draft(*[0.01] * count)) for count in (1, 2, 3)] == [True, True, False]
-    assert forced.send(draft(0.01, 0.01, 0.01)) == 3
-    assert forced.choose({"model": 10_000}) == "model"
+    assert forced.max_draft_tokens() == 3
+    assert [forced.should_extend(draft(*[0.01] * count)) for count in (1, 2, 3)] == [True, True, False]
+    assert forced.verify_length(draft(0.01, 0.01, 0.01)) == 3
+    assert forced.pick_drafter({"model": 10_000}) == "model"
 
 
 def test_forced_lengths_go_by_round() -> None:
     forced = planner(forced=(4, 2))
-    assert (str(forced), forced.next()) == ("4, 2, ...", 4)
-    assert forced.another(draft(0.1, 0.1))
+    assert (str(forced), forced.max_draft_tokens()) == ("4, 2, ...", 4)
+    assert forced.should_extend(draft(0.1, 0.1))
     for _ in range(2):
-        forced.learn(Round(draft(0.1), Verdict((Emitted(RIGHT, Origin.ACCEPTED),), 1, 1, 1)))
-        assert forced.next() == 2
-        assert not forced.another(draft(0.1, 0.1))
+        forced.learn(RoundRecord(draft(0.1), VerifyResult((OutputToken(RIGHT, Origin.ACCEPTED),), 1, 1, 1)))
+        assert forced.max_draft_tokens() == 2
+        assert not forced.should_extend(draft(0.1, 0.1))
 
 
 def known(acceptance: float) -> Calibration:
@@ -128,36 +138,40 @@ def known(acceptance: float) -> Calibration:
 def begun(**given: object) -> Planner:
     """Of a reply whose first token is written."""
     chosen = planner(**given)
-    chosen.learn(Round(Draft(), Verdict((Emitted(Token("a"), Origin.PLAIN),)), scoring=0.08, read=5))
+    chosen.learn(
+        RoundRecord(
+            Draft(), VerifyResult((OutputToken(Token("a"), Origin.PLAIN),)), score_seconds=0.08, prefilled_tokens=5
+        )
+    )
     return chosen
 
 
 def test_a_text_that_would_take_too_long_to_read_is_not_read_for_a_short_reply() -> None:
-    sources = {"model": Source(0.019, reading=0.004, calibration=known(0.9))}
-    assert begun(sources=sources, limit=40).choose({"model": 5_000}) is None
-    assert begun(sources=sources).choose({"model": 2}) == "model"
+    sources = {"model": DrafterStats(0.019, prefill_seconds_per_token=0.004, calibration=known(0.9))}
+    assert begun(sources=sources, limit=40).pick_drafter({"model": 5_000}) is None
+    assert begun(sources=sources).pick_drafter({"model": 2}) == "model"
 
 
 def test_a_model_drafts_only_where_it_is_hoped_to_bring_more_than_what_was_found() -> None:
-    sources = {"model": Source(0.019, calibration=known(0.9))}
-    assert begun(sources=sources).choose({"model": 1}, instead=0.1) == "model"
-    assert begun(sources=sources).choose({"model": 1}, instead=20.0) is None
+    sources = {"model": DrafterStats(0.019, calibration=known(0.9))}
+    assert begun(sources=sources).pick_drafter({"model": 1}, instead=0.1) == "model"
+    assert begun(sources=sources).pick_drafter({"model": 1}, instead=20.0) is None
 
 
 def test_what_was_not_sent_is_learnt_from_as_well() -> None:
-    emitted = (Emitted(Token("t0"), Origin.ACCEPTED), Emitted(Token("t1"), Origin.BONUS))
-    assert outcomes(draft(0.9, 0.8, 0.7), Verdict(emitted, drafted=1)) == [(0.9, True), (0.8, True)]
-    wrong = (Emitted(Token("t0"), Origin.ACCEPTED), Emitted(WRONG, Origin.RECOVERED))
-    assert outcomes(draft(0.9, 0.8, 0.7), Verdict(wrong, drafted=3)) == [(0.9, True), (0.8, False)]
-    assert outcomes(draft(0.9), Verdict((Emitted(RIGHT, Origin.PLAIN),))) == [(0.9, False)]
+    emitted = (OutputToken(Token("t0"), Origin.ACCEPTED), OutputToken(Token("t1"), Origin.BONUS))
+    assert acceptance_outcomes(draft(0.9, 0.8, 0.7), VerifyResult(emitted, drafted=1)) == [(0.9, True), (0.8, True)]
+    wrong = (OutputToken(Token("t0"), Origin.ACCEPTED), OutputToken(WRONG, Origin.RECOVERED))
+    assert acceptance_outcomes(draft(0.9, 0.8, 0.7), VerifyResult(wrong, drafted=3)) == [(0.9, True), (0.8, False)]
+    assert acceptance_outcomes(draft(0.9), VerifyResult((OutputToken(RIGHT, Origin.PLAIN),))) == [(0.9, False)]
 
 
 def test_lookup_that_was_not_taken_is_judged_all_the_same() -> None:
-    chosen = planner(sources={LOOKUP: Source(), "model": Source(0.019)})
-    before = sum(chosen.sources[LOOKUP].reach([0.5]))
+    chosen = planner(sources={PROMPT_LOOKUP: DrafterStats(), "model": DrafterStats(0.019)})
+    before = sum(chosen.drafters[PROMPT_LOOKUP].joint_accept_probs([0.5]))
     for _ in range(20):
-        chosen.watch(draft(0.5, source=LOOKUP), Verdict((Emitted(WRONG, Origin.PLAIN),)))
-    assert sum(chosen.sources[LOOKUP].reach([0.5])) < before / 2
+        chosen.observe_unused(draft(0.5, source=PROMPT_LOOKUP), VerifyResult((OutputToken(WRONG, Origin.PLAIN),)))
+    assert sum(chosen.drafters[PROMPT_LOOKUP].joint_accept_probs([0.5])) < before / 2
 
 
 @given(st.lists(st.booleans(), max_size=300), st.floats(0, 1))

@@ -8,13 +8,21 @@ from random import Random
 
 import pytest
 
-from specollama.backends.scripted import Drawn, End, Script, ScriptedDrafter, ScriptedTarget, always
-from specollama.spec_decode.acceptance import judge, visible
+from specollama.backends.scripted import End, Outcome, Script, ScriptedDrafter, ScriptedTarget, fixed_script
+from specollama.spec_decode.acceptance import renormalize_visible, verify
 from specollama.spec_decode.events import Done, Event, Text
 from specollama.spec_decode.lookahead import FixedLookahead
-from specollama.spec_decode.retokenization import ExactCursor, retokenised
-from specollama.spec_decode.stopping_criteria import Stopper
-from specollama.spec_decode.types import DoneReason, Draft, Row, Rule, SamplingOptions, Scored, Token
+from specollama.spec_decode.retokenization import ExactPath, retokenize_draft
+from specollama.spec_decode.stopping_criteria import StoppingCriteria
+from specollama.spec_decode.types import (
+    AcceptanceMethod,
+    DoneReason,
+    Draft,
+    SamplingOptions,
+    TargetRow,
+    TargetScores,
+    Token,
+)
 from tests.support.scripted_runs import events, plain, reply, speculation
 from tests.support.toy_vocabulary import ToyVocabulary
 
@@ -27,7 +35,7 @@ async def speculated(target: Script, draft: Script, *stops: str, lookahead: int 
         ScriptedTarget(target, options, 1),
         ScriptedDrafter(draft, options, 2, prompt=prompt),
         options,
-        rule=Rule.GREEDY,
+        rule=AcceptanceMethod.GREEDY,
         lookahead=FixedLookahead(lookahead),
         prompt=prompt,
     )
@@ -49,15 +57,17 @@ def done(told: list[Event]) -> Done:
 def test_c03_each_alternative_is_judged_alone_and_a_fragment_among_them_is_hidden() -> None:
     # a fragment of a left quote has no text; "the" and "a" are alternatives, "thea" is nothing
     top = (Token("", math.log(0.5)), Token("the", math.log(0.3)), Token("a", math.log(0.2)))
-    p = visible(top, (0.5, 0.3, 0.2), frozenset({"the", "a"}))
+    p = renormalize_visible(top, (0.5, 0.3, 0.2), frozenset({"the", "a"}))
     assert p == pytest.approx({"the": 0.6, "a": 0.4})
-    verdict = judge(Draft((Token("the"),)), Scored({0: Row(Token("a"), top=top, p=p)}), Rule.MATCH, Random())
+    verdict = verify(
+        Draft((Token("the"),)), TargetScores({0: TargetRow(Token("a"), top=top, p=p)}), AcceptanceMethod.MATCH, Random()
+    )
     assert [emitted.token.text for emitted in verdict.emitted] == ["a"]
 
 
 def test_c03_alternatives_are_passed_on_one_by_one() -> None:
     top = (Token(""), Token("the"), Token("a"))
-    verdict = judge(Draft(), Scored({0: Row(Token("a"), top=top)}), Rule.MATCH, Random())
+    verdict = verify(Draft(), TargetScores({0: TargetRow(Token("a"), top=top)}), AcceptanceMethod.MATCH, Random())
     assert [token.text for token in verdict.emitted[0].top] == ["", "the", "a"]
 
 
@@ -66,17 +76,17 @@ def test_c03_alternatives_are_passed_on_one_by_one() -> None:
 
 def test_c05_no_row_is_asked_where_a_lone_space_joins_the_next_word() -> None:
     # " a" is one token: after a lone space, "a" would be read together with it
-    cuts = ExactCursor("see", VOCABULARY).cuts([" ", "a", "b"])
+    cuts = ExactPath("see", VOCABULARY).cut_points([" ", "a", "b"])
     assert [cut.text for cut in cuts] == ["see", "see "]
 
 
 def test_c05_a_draft_of_another_tokenizer_never_ends_on_the_space_that_begins_a_word() -> None:
-    assert retokenised("x", "bc ", VOCABULARY) == ["bc"]
+    assert retokenize_draft("x", "bc ", VOCABULARY) == ["bc"]
 
 
 async def test_c05_a_space_at_the_end_of_prompt_or_reply_stays() -> None:
-    script = always("The", " colours", " are ", " red", ".")
-    told = await speculated(script, always("The", " colours", " are ", "red"), prompt="Q: ")
+    script = fixed_script("The", " colours", " are ", " red", ".")
+    told = await speculated(script, fixed_script("The", " colours", " are ", "red"), prompt="Q: ")
     assert "".join(shown(told)) == "The colours are  red."
 
 
@@ -84,13 +94,13 @@ async def test_c05_a_space_at_the_end_of_prompt_or_reply_stays() -> None:
 
 
 def test_c08_a_stop_in_one_long_text_is_found_at_its_start() -> None:
-    stopper = Stopper[int](["END"])
-    assert stopper.feed("END one two three four five six", 0) == []
+    stopper = StoppingCriteria[int](["END"])
+    assert stopper.add("END one two three four five six", 0) == []
     assert stopper.reason is DoneReason.STOP
 
 
 async def test_c08_a_stop_at_the_start_of_a_long_burst_ends_the_reply_empty() -> None:
-    script = always("END", " one", " two", " three", " four", " five", " six")
+    script = fixed_script("END", " one", " two", " three", " four", " five", " six")
     told = await speculated(script, script, "END")
     assert reply(told).text == ""
     assert done(told).reason is DoneReason.STOP
@@ -98,7 +108,7 @@ async def test_c08_a_stop_at_the_start_of_a_long_burst_ends_the_reply_empty() ->
 
 
 async def test_c08_a_stop_of_several_tokens_at_the_start_of_a_burst_is_found() -> None:
-    script = always("E", "N", "D", " one", " two")
+    script = fixed_script("E", "N", "D", " one", " two")
     assert shown(await speculated(script, script, "END")) == []
 
 
@@ -107,7 +117,7 @@ async def test_c08_a_stop_of_several_tokens_at_the_start_of_a_burst_is_found() -
 
 @pytest.mark.parametrize("lookahead", [1, 2, 8])
 async def test_c09_nothing_of_a_stop_string_is_shown(lookahead: int) -> None:
-    script = always("ok", "\nUser", ":", " what")
+    script = fixed_script("ok", "\nUser", ":", " what")
     told = await speculated(script, script, "\nUser:", lookahead=lookahead)
     assert shown(told) == ["ok"]
     assert done(told).reason is DoneReason.STOP
@@ -115,7 +125,7 @@ async def test_c09_nothing_of_a_stop_string_is_shown(lookahead: int) -> None:
 
 @pytest.mark.parametrize("lookahead", [1, 2, 8])
 async def test_c09_what_only_began_like_a_stop_string_is_shown_after_all(lookahead: int) -> None:
-    script = always("ok", "\nUser", "s", " like it")
+    script = fixed_script("ok", "\nUser", "s", " like it")
     told = await speculated(script, script, "\nUser:", lookahead=lookahead)
     assert "".join(shown(told)) == "ok\nUsers like it"
 
@@ -126,7 +136,7 @@ async def test_c09_what_only_began_like_a_stop_string_is_shown_after_all(lookahe
 @pytest.mark.parametrize("lookahead", [1, 8])
 async def test_c10_log_probabilities_end_with_the_last_token_that_is_shown(lookahead: int) -> None:
     script = _slightly_unsure("ok", "\nUser", ":", " what")
-    told = await speculated(script, always("ok", "\nUser", ":", " what"), "\nUser:", lookahead=lookahead)
+    told = await speculated(script, fixed_script("ok", "\nUser", ":", " what"), "\nUser:", lookahead=lookahead)
     texts = [event for event in told if isinstance(event, Text)]
     assert [(event.text, [token.text for token in event.top]) for event in texts] == [("ok", ["ok", "?"])]
     alone = await plain(script, SamplingOptions(temperature=0, stop=("\nUser:",)), 1)
@@ -135,15 +145,15 @@ async def test_c10_log_probabilities_end_with_the_last_token_that_is_shown(looka
 
 async def test_c10_a_token_that_is_cut_by_a_stop_string_keeps_its_own_row() -> None:
     script = _slightly_unsure("ok", "ay. And", " more")
-    told = await speculated(script, always("ok", "ay. And", " more"), ".")
+    told = await speculated(script, fixed_script("ok", "ay. And", " more"), ".")
     texts = [event for event in told if isinstance(event, Text)]
     assert [(event.text, event.top[0].text) for event in texts] == [("ok", "ok"), ("ay", "ay. And")]
 
 
 def _slightly_unsure(*tokens: str) -> Script:
-    certain = always(*tokens)
+    certain = fixed_script(*tokens)
 
-    def script(text: str) -> Mapping[Drawn, float]:
+    def script(text: str) -> Mapping[Outcome, float]:
         (drawn,) = certain(text)
         return {drawn: 0.9, "?": 0.1}
 
@@ -154,14 +164,16 @@ def _slightly_unsure(*tokens: str) -> Script:
 
 
 async def test_c11_a_reply_stops_at_the_first_stop_string_inside_a_burst() -> None:
-    script = always("The", " Nile", ".", " The", " Rhine", ".")
+    script = fixed_script("The", " Nile", ".", " The", " Rhine", ".")
     told = await speculated(script, script, ".")
     assert reply(told).text == "The Nile"
     assert done(told).stats.accepted == 3
 
 
 async def test_c11_a_draft_that_passes_over_the_stop_string_does_not_matter() -> None:
-    told = await speculated(always("The", " Nile", ".", " More"), always("The", " Nile", " and", " the"), ".")
+    told = await speculated(
+        fixed_script("The", " Nile", ".", " More"), fixed_script("The", " Nile", " and", " the"), "."
+    )
     assert reply(told).text == "The Nile"
 
 
@@ -170,8 +182,8 @@ async def test_c11_a_draft_that_passes_over_the_stop_string_does_not_matter() ->
 
 @pytest.mark.parametrize("lookahead", [1, 3, 8])
 async def test_c12_the_pieces_of_a_reply_join_to_the_whole_of_it(lookahead: int) -> None:
-    script = always("The", " answer", " is", " 42", ".")
-    beyond = always("The", " answer", " is", " 42", ".", "<|im_end|>", "\n")
+    script = fixed_script("The", " answer", " is", " 42", ".")
+    beyond = fixed_script("The", " answer", " is", " 42", ".", "<|im_end|>", "\n")
     for stops in ((), ("<|im_end|>",)):
         told = await speculated(script, beyond, *stops, lookahead=lookahead)
         assert "".join(shown(told)) == "The answer is 42."
@@ -179,7 +191,7 @@ async def test_c12_the_pieces_of_a_reply_join_to_the_whole_of_it(lookahead: int)
 
 
 async def test_c12_a_marker_printed_as_text_and_matched_as_a_stop_string_is_left_out_too() -> None:
-    script = always("The", " answer", " is", " 42", ".<|im_", "end|>", "more")
+    script = fixed_script("The", " answer", " is", " 42", ".<|im_", "end|>", "more")
     assert "".join(shown(await speculated(script, script, "<|im_end|>"))) == "The answer is 42."
 
 
@@ -189,7 +201,7 @@ async def test_c12_a_marker_printed_as_text_and_matched_as_a_stop_string_is_left
 @pytest.mark.parametrize("lookahead", [1, 2, 3, 8])
 async def test_c13_a_draft_that_runs_past_the_end_marker_adds_nothing(lookahead: int) -> None:
     told = await speculated(
-        always("Hello", "!"), always("Hello", "!", "\nassistant", "\n", "Hi", " again"), lookahead=lookahead
+        fixed_script("Hello", "!"), fixed_script("Hello", "!", "\nassistant", "\n", "Hi", " again"), lookahead=lookahead
     )
     assert "".join(shown(told)) == "Hello!"
     assert done(told).reason is DoneReason.STOP
@@ -197,7 +209,7 @@ async def test_c13_a_draft_that_runs_past_the_end_marker_adds_nothing(lookahead:
 
 
 async def test_c13_a_draft_that_ends_before_the_target_cuts_nothing_off() -> None:
-    told = await speculated(always("Hello", ",", " you", "!"), lambda text: {End(): 1.0})
+    told = await speculated(fixed_script("Hello", ",", " you", "!"), lambda text: {End(): 1.0})
     assert "".join(shown(told)) == "Hello, you!"
 
 
@@ -205,7 +217,7 @@ async def test_c13_a_draft_that_ends_before_the_target_cuts_nothing_off() -> Non
 
 
 async def test_c27_the_second_request_is_accepted_as_the_first_was() -> None:
-    told = [await speculated(always(*"abcdefgh"), always(*"abcxefgh"), lookahead=3) for _ in range(2)]
+    told = [await speculated(fixed_script(*"abcdefgh"), fixed_script(*"abcxefgh"), lookahead=3) for _ in range(2)]
     first, second = (done(each).stats for each in told)
     assert first.accepted > 0
     assert (first.accepted, first.rounds, first.draft_requests) == (

@@ -9,31 +9,40 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specollama.backends.scripted import Drawn, End, Hidden, Script, ScriptedDrafter, ScriptedTarget, always, constant
+from specollama.backends.scripted import (
+    End,
+    Hidden,
+    Outcome,
+    Script,
+    ScriptedDrafter,
+    ScriptedTarget,
+    constant_script,
+    fixed_script,
+)
 from specollama.errors import RunError
-from specollama.spec_decode.decode_loop import Speculation
+from specollama.spec_decode.decode_loop import SpeculativeDecoder
 from specollama.spec_decode.events import Done, Event, Status, Text
-from specollama.spec_decode.lookahead import AdaptiveLookahead, FixedLookahead, Patience
+from specollama.spec_decode.lookahead import AdaptiveLookahead, FixedLookahead, SpeculationMonitor
 from specollama.spec_decode.types import (
-    Continuation,
+    AcceptanceMethod,
     DoneReason,
     Draft,
-    Emitted,
     Origin,
-    Round,
-    Row,
-    Rule,
+    OutputToken,
+    RoundRecord,
     SamplingOptions,
-    Scored,
+    TargetContinuation,
+    TargetRow,
+    TargetScores,
     Token,
-    Verdict,
+    VerifyResult,
 )
 from tests.support.scripted_runs import Listed, Reply, events, plain, reply, speculation, wild
 
 COLD = SamplingOptions(temperature=0)
-LETTERS: tuple[Drawn, ...] = ("a", "b", ".", "\n", Hidden("é"), Hidden("ñ"), End())
-WORDS: tuple[Drawn, ...] = ("a", "ab", "b.", "\nUser", ":", Hidden("é"), End())
-OTHER_WORDS: tuple[Drawn, ...] = ("a", "b", ".\n", "User", "ab", Hidden("é"))
+LETTERS: tuple[Outcome, ...] = ("a", "b", ".", "\n", Hidden("é"), Hidden("ñ"), End())
+WORDS: tuple[Outcome, ...] = ("a", "ab", "b.", "\nUser", ":", Hidden("é"), End())
+OTHER_WORDS: tuple[Outcome, ...] = ("a", "b", ".\n", "User", "ab", Hidden("é"))
 
 
 @dataclass(slots=True)
@@ -59,21 +68,21 @@ class LoggedTarget(ScriptedTarget):
         self.log = log
         self.lost_after = lost_after
 
-    async def score(self, draft: Draft) -> Scored:
+    async def score(self, draft: Draft) -> TargetScores:
         scored = await super().score(draft)
         self.log.order += "s"
-        self.log.scored.append((len(draft.tokens), scored.asked))
+        self.log.scored.append((len(draft.tokens), scored.rows_requested))
         return scored
 
-    async def commit(self, verdict: Verdict, limit: int | None) -> Continuation:
+    async def commit(self, verdict: VerifyResult, limit: int | None) -> TargetContinuation:
         self.log.order += "c"
         self.log.committed.append(limit)
         continuation = await super().commit(verdict, limit)
         if self.lost_after is not None and len(self.log.committed) > self.lost_after:
-            return replace(continuation, lost=True, why="the context is full")
+            return replace(continuation, lost=True, reason="the context is full")
         return continuation
 
-    async def stream(self, limit: int | None) -> AsyncGenerator[Token | Continuation, None]:
+    async def stream(self, limit: int | None) -> AsyncGenerator[Token | TargetContinuation, None]:
         self.log.streams += 1
         self.log.limit = limit
         try:
@@ -111,7 +120,12 @@ def done(told: list[Event]) -> Done:
 
 
 async def scripted(
-    target: Script, draft: Script, options: SamplingOptions = COLD, *, lookahead: int = 4, rule: Rule = Rule.GREEDY
+    target: Script,
+    draft: Script,
+    options: SamplingOptions = COLD,
+    *,
+    lookahead: int = 4,
+    rule: AcceptanceMethod = AcceptanceMethod.GREEDY,
 ) -> list[Event]:
     run = speculation(
         ScriptedTarget(target, options, 1),
@@ -150,7 +164,7 @@ async def test_any_draft_and_lookahead_give_the_reply_of_the_target_alone(
         LoggedTarget(script, options, 5, log, lost_after=lost_after),
         LoggedDrafter(draft, drafts(options, case), 6, log, fails_after=fails_after),
         options,
-        rule=Rule.GREEDY if options.greedy else Rule.MATCH,
+        rule=AcceptanceMethod.GREEDY if options.greedy else AcceptanceMethod.MATCH,
         lookahead=lookahead,
     )
     told = await events(run)
@@ -167,14 +181,14 @@ async def test_at_temperature_zero_the_draft_may_have_other_tokens(case: dict[st
         ScriptedTarget(script, options, 5),
         ScriptedDrafter(draft, drafts(options, case), 6),
         options,
-        rule=Rule.GREEDY,
+        rule=AcceptanceMethod.GREEDY,
         lookahead=lookahead,
     )
     assert reply(await events(run)) == await plain(script, options, 5)
 
 
 def read(
-    case: dict[str, object], temperature: float, target: tuple[Drawn, ...], draft: tuple[Drawn, ...]
+    case: dict[str, object], temperature: float, target: tuple[Outcome, ...], draft: tuple[Outcome, ...]
 ) -> tuple[SamplingOptions, Script, Script, Listed]:
     options = SamplingOptions(
         temperature=temperature,
@@ -215,7 +229,7 @@ def assert_sound(log: Log, told: list[Event], options: SamplingOptions) -> None:
 
 
 async def test_a_perfect_draft_is_accepted_whole_in_every_round() -> None:
-    script = always(*"abcdefghij")
+    script = fixed_script(*"abcdefghij")
     told = await scripted(script, script, lookahead=4)
     stats = done(told).stats
     assert texts(told) == list("abcdefghij")
@@ -224,7 +238,7 @@ async def test_a_perfect_draft_is_accepted_whole_in_every_round() -> None:
 
 
 async def test_a_draft_that_is_always_wrong_costs_a_round_for_each_token() -> None:
-    told = await scripted(always(*"abc"), constant({"z": 1.0}))
+    told = await scripted(fixed_script(*"abc"), constant_script({"z": 1.0}))
     stats = done(told).stats
     assert texts(told) == list("abc")
     assert (stats.rounds, stats.drafted, stats.tested, stats.accepted) == (4, 16, 4, 0)
@@ -232,14 +246,14 @@ async def test_a_draft_that_is_always_wrong_costs_a_round_for_each_token() -> No
 
 
 async def test_a_draft_model_that_says_nothing_leaves_the_target_to_write_alone() -> None:
-    told = await scripted(always(*"abc"), constant({End(): 1.0}))
+    told = await scripted(fixed_script(*"abc"), constant_script({End(): 1.0}))
     assert texts(told) == list("abc")
     assert done(told).stats.plain == 3
     assert done(told).stats.draft_requests == 4
 
 
 async def test_each_piece_tells_where_it_is_from_and_in_which_round() -> None:
-    told = await scripted(always("a", "b", "c", "d"), always("a", "b", "z", "d"), lookahead=3)
+    told = await scripted(fixed_script("a", "b", "c", "d"), fixed_script("a", "b", "z", "d"), lookahead=3)
     assert [(e.text, e.origin.value, e.round) for e in told if isinstance(e, Text)] == [
         ("a", "accepted", 1),
         ("b", "accepted", 1),
@@ -250,9 +264,9 @@ async def test_each_piece_tells_where_it_is_from_and_in_which_round() -> None:
 
 async def test_a_hidden_token_is_shown_as_the_targets_own_outside_any_round() -> None:
     cafe = ("c", "a", "f", "é", "s")
-    places: dict[str, dict[Drawn, float]] = {"".join(cafe[:n]): {cafe[n]: 1.0} for n in range(5)}
+    places: dict[str, dict[Outcome, float]] = {"".join(cafe[:n]): {cafe[n]: 1.0} for n in range(5)}
     places |= {"caf": {Hidden("é"): 1.0}, "cafés": {End(): 1.0}}
-    told = await scripted(lambda text: places[text], always(*cafe))
+    told = await scripted(lambda text: places[text], fixed_script(*cafe))
     assert [(e.text, e.origin.value, e.round) for e in told if isinstance(e, Text)] == [
         ("c", "accepted", 1),
         ("a", "accepted", 1),
@@ -265,10 +279,10 @@ async def test_a_hidden_token_is_shown_as_the_targets_own_outside_any_round() ->
 
 
 async def test_the_draft_reads_prompt_and_reply_held_back_text_included() -> None:
-    log, script = Log(), always(*"abxy")
+    log, script = Log(), fixed_script(*"abxy")
     run = speculation(
         ScriptedTarget(script, COLD, 1),
-        LoggedDrafter(constant({"z": 1.0}), COLD, 2, log),
+        LoggedDrafter(constant_script({"z": 1.0}), COLD, 2, log),
         replace(COLD, stop=("bxz",)),
         prompt="Q: ",
         lookahead=FixedLookahead(2),
@@ -278,15 +292,15 @@ async def test_the_draft_reads_prompt_and_reply_held_back_text_included() -> Non
 
 
 async def test_the_lookahead_and_the_drafter_learn_how_each_round_fared() -> None:
-    lookahead, script = Listed([2, 3]), always(*"abcdef")
-    drafter = ScriptedDrafter(always("a", "b", "c", "x", "y", "f"), COLD, 2)
+    lookahead, script = Listed([2, 3]), fixed_script(*"abcdef")
+    drafter = ScriptedDrafter(fixed_script("a", "b", "c", "x", "y", "f"), COLD, 2)
     await events(speculation(ScriptedTarget(script, COLD, 1), drafter, COLD, lookahead=lookahead))
     assert lookahead.learnt == [(2, 2), (3, 0), (2, 0), (1, 1)]
     assert [(verdict.drafted, verdict.accepted) for verdict in drafter.verdicts] == lookahead.learnt
 
 
 async def test_an_adaptive_lookahead_lengthens_the_drafts_of_a_good_draft_model() -> None:
-    log, script = Log(), always(*"abcdefghijklmnopqrst")
+    log, script = Log(), fixed_script(*"abcdefghijklmnopqrst")
     run = speculation(
         LoggedTarget(script, COLD, 1, log), ScriptedDrafter(script, COLD, 2), COLD, lookahead=AdaptiveLookahead()
     )
@@ -299,7 +313,9 @@ async def test_an_adaptive_lookahead_lengthens_the_drafts_of_a_good_draft_model(
 
 async def test_one_token_needs_no_draft() -> None:
     log, options = Log(), replace(COLD, num_predict=1)
-    run = speculation(LoggedTarget(always(*"ab"), options, 1, log), LoggedDrafter(always(*"ab"), COLD, 2, log), options)
+    run = speculation(
+        LoggedTarget(fixed_script(*"ab"), options, 1, log), LoggedDrafter(fixed_script(*"ab"), COLD, 2, log), options
+    )
     told = await events(run)
     assert texts(told) == ["a"]
     assert done(told).reason is DoneReason.LENGTH
@@ -310,7 +326,9 @@ async def test_one_token_needs_no_draft() -> None:
 async def test_the_last_round_leaves_room_for_the_token_beyond_the_draft() -> None:
     log, options = Log(), replace(COLD, num_predict=7)
     run = speculation(
-        LoggedTarget(always(*"abcdefghij"), options, 1, log), ScriptedDrafter(always(*"abcdefghij"), COLD, 2), options
+        LoggedTarget(fixed_script(*"abcdefghij"), options, 1, log),
+        ScriptedDrafter(fixed_script(*"abcdefghij"), COLD, 2),
+        options,
     )
     told = await events(run)
     assert "".join(texts(told)) == "abcdefg"
@@ -319,7 +337,7 @@ async def test_the_last_round_leaves_room_for_the_token_beyond_the_draft() -> No
 
 
 async def test_a_stop_string_in_the_middle_of_a_round_leaves_the_rest_uncounted() -> None:
-    script = always("a", "b.", "c", "d", "e")
+    script = fixed_script("a", "b.", "c", "d", "e")
     told = await scripted(script, script, replace(COLD, stop=(".",)))
     stats = done(told).stats
     assert texts(told) == ["a", "b"]
@@ -327,20 +345,20 @@ async def test_a_stop_string_in_the_middle_of_a_round_leaves_the_rest_uncounted(
 
 
 async def test_a_stop_string_just_before_the_targets_own_end_leaves_the_end_uncounted() -> None:
-    told = await scripted(always("a", "."), always("a", ".", "b"), replace(COLD, stop=(".",)))
+    told = await scripted(fixed_script("a", "."), fixed_script("a", ".", "b"), replace(COLD, stop=(".",)))
     stats = done(told).stats
     assert texts(told) == ["a"]
     assert (stats.eval_count, stats.drafted, stats.tested, stats.accepted) == (2, 3, 2, 2)
 
 
 async def test_text_held_back_is_shown_when_the_target_ends() -> None:
-    told = await scripted(always("ok", "\nUser"), always("ok"), replace(COLD, stop=("\nUser:",)))
+    told = await scripted(fixed_script("ok", "\nUser"), fixed_script("ok"), replace(COLD, stop=("\nUser:",)))
     assert texts(told) == ["ok", "\nUser"]
     assert done(told).reason is DoneReason.STOP
 
 
 async def test_an_empty_reply_is_only_its_end() -> None:
-    told = await scripted(always(), always(*"ab"))
+    told = await scripted(fixed_script(), fixed_script(*"ab"))
     assert [type(event) for event in told] == [Done]
     assert reply(told) == Reply("", DoneReason.STOP, 1)
 
@@ -349,9 +367,12 @@ async def test_an_empty_reply_is_only_its_end() -> None:
 
 
 async def test_a_draft_that_fails_turns_the_rest_plain_and_says_so_before_it() -> None:
-    log, script = Log(), always(*"abcdefghij")
+    log, script = Log(), fixed_script(*"abcdefghij")
     run = speculation(
-        LoggedTarget(script, COLD, 1, log), LoggedDrafter(script, COLD, 2, log, fails_after=1), COLD, rule=Rule.GREEDY
+        LoggedTarget(script, COLD, 1, log),
+        LoggedDrafter(script, COLD, 2, log, fails_after=1),
+        COLD,
+        rule=AcceptanceMethod.GREEDY,
     )
     told = await events(run)
     status = Status(on=False, detail="the draft failed: the draft's server is gone")
@@ -365,7 +386,7 @@ async def test_a_draft_that_fails_turns_the_rest_plain_and_says_so_before_it() -
 
 
 async def test_a_target_that_cannot_be_asked_again_writes_the_rest_in_one_go() -> None:
-    log, script = Log(), always(*"abcdefghij")
+    log, script = Log(), fixed_script(*"abcdefghij")
     run = speculation(LoggedTarget(script, COLD, 1, log, lost_after=0), ScriptedDrafter(script, COLD, 2), COLD)
     told = await events(run)
     assert "".join(texts(told)) == "abcdefghij"
@@ -379,9 +400,9 @@ async def test_a_draft_of_which_nothing_is_accepted_is_given_up_and_the_reply_st
     script = wild(1, LETTERS[:-1])
     run = speculation(
         LoggedTarget(script, options, 3, log),
-        ScriptedDrafter(constant({"z": 1.0}), COLD, 2),
+        ScriptedDrafter(constant_script({"z": 1.0}), COLD, 2),
         options,
-        patience=Patience(),
+        patience=SpeculationMonitor(),
     )
     told = await events(run)
     why = "almost nothing of the draft is accepted (0 of 24 tested tokens)"
@@ -392,14 +413,16 @@ async def test_a_draft_of_which_nothing_is_accepted_is_given_up_and_the_reply_st
 
 
 async def test_a_draft_that_fares_well_is_not_given_up() -> None:
-    script = always(*"abcdefghijklmnopqrstuvwxyz0123456789")
-    run = speculation(ScriptedTarget(script, COLD, 1), ScriptedDrafter(script, COLD, 2), COLD, patience=Patience())
+    script = fixed_script(*"abcdefghijklmnopqrstuvwxyz0123456789")
+    run = speculation(
+        ScriptedTarget(script, COLD, 1), ScriptedDrafter(script, COLD, 2), COLD, patience=SpeculationMonitor()
+    )
     assert done(await events(run)).stats.notices == []
 
 
 async def test_the_rest_in_one_go_has_as_many_tokens_as_are_left() -> None:
     for num_predict, limit in ((8, 3), (-1, None)):
-        log, script, options = Log(), always(*"abcdefghij"), replace(COLD, num_predict=num_predict)
+        log, script, options = Log(), fixed_script(*"abcdefghij"), replace(COLD, num_predict=num_predict)
         run = speculation(
             LoggedTarget(script, options, 1, log, lost_after=0), ScriptedDrafter(script, COLD, 2), options
         )
@@ -419,15 +442,15 @@ class FailingTarget(ScriptedTarget):
         if self.calls > 1 or (call == "stream" and call == self.call):
             raise RunError(f"{call} failed")
 
-    async def score(self, draft: Draft) -> Scored:
+    async def score(self, draft: Draft) -> TargetScores:
         self.fail("score")
         return await super().score(draft)
 
-    async def commit(self, verdict: Verdict, limit: int | None) -> Continuation:
+    async def commit(self, verdict: VerifyResult, limit: int | None) -> TargetContinuation:
         self.fail("commit")
         return await super().commit(verdict, limit)
 
-    async def stream(self, limit: int | None) -> AsyncGenerator[Token | Continuation, None]:
+    async def stream(self, limit: int | None) -> AsyncGenerator[Token | TargetContinuation, None]:
         yield Token(await self.first())
         self.fail("stream")
 
@@ -437,14 +460,14 @@ class FailingTarget(ScriptedTarget):
         return token.text
 
 
-async def collect(run: Speculation, told: list[Event]) -> None:
+async def collect(run: SpeculativeDecoder, told: list[Event]) -> None:
     async for event in run.events():
         told.append(event)
 
 
 @pytest.mark.parametrize(("call", "text"), [("score", "abc"), ("commit", "abcdef"), ("stream", "abcd")])
 async def test_an_error_of_the_target_ends_the_reply_after_what_was_sound(call: str, text: str) -> None:
-    script = always(*"abcdefghij")
+    script = fixed_script(*"abcdefghij")
     drafter = LoggedDrafter(script, COLD, 2, Log(), fails_after=1 if call == "stream" else None)
     run = speculation(FailingTarget(script, call), drafter, COLD, lookahead=FixedLookahead(2))
     told: list[Event] = []
@@ -457,12 +480,12 @@ async def test_an_error_of_the_target_ends_the_reply_after_what_was_sound(call: 
 class SilentTarget(ScriptedTarget):
     """Gives no row, and no token."""
 
-    async def score(self, draft: Draft) -> Scored:
-        return Scored({}, asked=1)
+    async def score(self, draft: Draft) -> TargetScores:
+        return TargetScores({}, rows_requested=1)
 
 
 async def test_a_target_that_gives_nothing_is_an_error_and_no_endless_loop() -> None:
-    script = always(*"abc")
+    script = fixed_script(*"abc")
     run = speculation(SilentTarget(script, COLD, 1), ScriptedDrafter(script, COLD, 2), COLD)
     with pytest.raises(RunError, match="gave no token"):
         await events(run)
@@ -471,25 +494,25 @@ async def test_a_target_that_gives_nothing_is_an_error_and_no_endless_loop() -> 
 class AloneTarget(ScriptedTarget):
     """Gives no row, but goes on alone by one continuation after another."""
 
-    def __init__(self, *continuations: Continuation) -> None:
-        super().__init__(always(), COLD, 1)
+    def __init__(self, *continuations: TargetContinuation) -> None:
+        super().__init__(fixed_script(), COLD, 1)
         self.continuations = list(continuations)
 
-    async def score(self, draft: Draft) -> Scored:
-        return Scored({}, asked=1)
+    async def score(self, draft: Draft) -> TargetScores:
+        return TargetScores({}, rows_requested=1)
 
-    async def commit(self, verdict: Verdict, limit: int | None) -> Continuation:
+    async def commit(self, verdict: VerifyResult, limit: int | None) -> TargetContinuation:
         return self.continuations.pop(0)
 
 
-async def alone(*continuations: Continuation, options: SamplingOptions = COLD) -> list[Event]:
-    return await events(speculation(AloneTarget(*continuations), ScriptedDrafter(always(), COLD, 2), options))
+async def alone(*continuations: TargetContinuation, options: SamplingOptions = COLD) -> list[Event]:
+    return await events(speculation(AloneTarget(*continuations), ScriptedDrafter(fixed_script(), COLD, 2), options))
 
 
 async def test_what_the_target_writes_alone_is_shown_and_counted_tokens_without_text_included() -> None:
     told = await alone(
-        Continuation((Token("é"), Token("a")), sampled=3, extensions=2),
-        Continuation((Token("b"),), sampled=1, end=DoneReason.STOP, extensions=1),
+        TargetContinuation((Token("é"), Token("a")), sampled=3, extensions=2),
+        TargetContinuation((Token("b"),), sampled=1, end=DoneReason.STOP, extensions=1),
     )
     assert texts(told) == ["é", "a", "b"]
     assert done(told).stats.extensions == 3
@@ -498,26 +521,26 @@ async def test_what_the_target_writes_alone_is_shown_and_counted_tokens_without_
 
 
 async def test_tokens_without_text_use_up_the_limit_too() -> None:
-    told = await alone(Continuation((Token("é"), Token("a")), sampled=3), options=replace(COLD, num_predict=3))
+    told = await alone(TargetContinuation((Token("é"), Token("a")), sampled=3), options=replace(COLD, num_predict=3))
     assert reply(told) == Reply("éa", DoneReason.LENGTH, 3)
 
 
 @pytest.mark.parametrize(("end", "count"), [(DoneReason.STOP, 4), (DoneReason.LENGTH, 3)])
 async def test_tokens_without_text_before_an_end_count(end: DoneReason, count: int) -> None:
-    told = await alone(Continuation((Token("a"),), sampled=1), Continuation((), sampled=2, end=end))
+    told = await alone(TargetContinuation((Token("a"),), sampled=1), TargetContinuation((), sampled=2, end=end))
     assert reply(told) == Reply("a", end, count)
 
 
 async def test_a_stop_string_ends_what_the_target_writes_alone_too() -> None:
     told = await alone(
-        Continuation((Token("a"), Token("."), Token("b")), sampled=3, end=DoneReason.STOP),
+        TargetContinuation((Token("a"), Token("."), Token("b")), sampled=3, end=DoneReason.STOP),
         options=replace(COLD, stop=(".",)),
     )
     assert reply(told) == Reply("a", DoneReason.STOP, 2)
 
 
 async def test_a_limit_that_is_reached_alone_ends_the_reply_there_although_the_target_is_lost() -> None:
-    continuation = Continuation((Token("a"), Token("b")), sampled=2, lost=True, why="gone")
+    continuation = TargetContinuation((Token("a"), Token("b")), sampled=2, lost=True, reason="gone")
     told = await alone(continuation, options=replace(COLD, num_predict=2))
     assert reply(told) == Reply("ab", DoneReason.LENGTH, 2)
     assert not any(isinstance(event, Status) for event in told)
@@ -526,13 +549,13 @@ async def test_a_limit_that_is_reached_alone_ends_the_reply_there_although_the_t
 class OddTarget(ScriptedTarget):
     """Leaves out rows beyond the first, as a busy server may."""
 
-    async def score(self, draft: Draft) -> Scored:
+    async def score(self, draft: Draft) -> TargetScores:
         scored = await super().score(draft)
-        return Scored({0: scored.rows[0]}, scored.asked)
+        return TargetScores({0: scored.rows[0]}, scored.rows_requested)
 
 
 async def test_rows_that_are_missing_end_the_round_and_lose_nothing() -> None:
-    script = always(*"abcd")
+    script = fixed_script(*"abcd")
     told = await events(speculation(OddTarget(script, COLD, 1), ScriptedDrafter(script, COLD, 2), COLD))
     stats = done(told).stats
     assert texts(told) == list("abcd")
@@ -545,7 +568,7 @@ async def test_rows_that_are_missing_end_the_round_and_lose_nothing() -> None:
 @pytest.mark.parametrize("fails_after", [None, 0, 1])
 @pytest.mark.parametrize("taken", [1, 2, 3, 6, 7])
 async def test_closing_the_reply_early_closes_what_it_had_opened(taken: int, fails_after: int | None) -> None:
-    log, script = Log(), always(*"abcdefghij")
+    log, script = Log(), fixed_script(*"abcdefghij")
     run = speculation(
         LoggedTarget(script, COLD, 1, log), LoggedDrafter(script, COLD, 2, log, fails_after=fails_after), COLD
     )
@@ -582,12 +605,12 @@ async def test_the_same_request_again_fares_the_same() -> None:
 
 
 async def test_emitted_tokens_carry_what_the_target_showed_at_their_place() -> None:
-    table: dict[Drawn, float] = {"a": 0.7, "b": 0.2, Hidden("é"): 0.1}
+    table: dict[Outcome, float] = {"a": 0.7, "b": 0.2, Hidden("é"): 0.1}
     run = speculation(
-        ScriptedTarget(constant(table), COLD, 1),
-        ScriptedDrafter(constant({"a": 1.0}), COLD, 2),
+        ScriptedTarget(constant_script(table), COLD, 1),
+        ScriptedDrafter(constant_script({"a": 1.0}), COLD, 2),
         replace(COLD, num_predict=3),
-        rule=Rule.GREEDY,
+        rule=AcceptanceMethod.GREEDY,
     )
     shown = [event for event in await events(run) if isinstance(event, Text)]
     assert [[token.text for token in event.top] for event in shown] == [["a", "b", ""]] * 3
@@ -602,28 +625,30 @@ class SureDrafter(ScriptedDrafter):
 
 
 async def test_each_piece_tells_how_sure_the_drafter_was_and_each_round_is_told_to_who_watches() -> None:
-    watched: list[Round] = []
+    watched: list[RoundRecord] = []
     run = speculation(
-        ScriptedTarget(always("aa", "b", "c", "d"), COLD, 1),
-        SureDrafter(always("aa", "b", "z"), COLD, 2),
+        ScriptedTarget(fixed_script("aa", "b", "c", "d"), COLD, 1),
+        SureDrafter(fixed_script("aa", "b", "z"), COLD, 2),
         COLD,
-        rule=Rule.GREEDY,
+        rule=AcceptanceMethod.GREEDY,
         lookahead=FixedLookahead(3),
     )
-    run.watch = watched.append
+    run.observer = watched.append
     told = [event async for event in run.events()]
     shown = [(event.text, event.confidence) for event in told if isinstance(event, Text)]
     assert shown == [("aa", 0.5), ("b", 0.25), ("c", 0.125), ("d", None)]
-    assert (watched[0].verdict.drafted, watched[0].verdict.accepted) == (3, 2)
+    assert (watched[0].result.drafted, watched[0].result.accepted) == (3, 2)
     assert watched[0].draft.confidence == (0.5, 0.25, 0.125)
 
 
 def test_a_row_is_hidden_when_it_has_neither_a_sample_nor_the_end() -> None:
-    assert Row(None).hidden
-    assert not Row(None, end=True).hidden
-    assert not Row(Token("a")).hidden
+    assert TargetRow(None).hidden
+    assert not TargetRow(None, end=True).hidden
+    assert not TargetRow(Token("a")).hidden
 
 
 def test_values_are_plain_and_equal_by_what_they_hold() -> None:
     assert Draft((Token("a"), Token("b"))).text == "ab"
-    assert Verdict((Emitted(Token("a"), Origin.BONUS),)) == Verdict((Emitted(Token("a"), Origin.BONUS),))
+    assert VerifyResult((OutputToken(Token("a"), Origin.BONUS),)) == VerifyResult(
+        (OutputToken(Token("a"), Origin.BONUS),)
+    )

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specollama.errors import UsageError
-from specollama.spec_decode.sampler_support import certain, effective, sampler_obstacle, support
+from specollama.spec_decode.sampler_support import resolve_sampling, restrict_to_shown, sampler_obstacle, support
 from specollama.spec_decode.types import SamplingOptions, Token
 from tests.support.reference_sampler import sampled
 
@@ -284,20 +284,20 @@ def test_the_answer_is_known_often_enough_to_mean_something() -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2**32), any_options)
 def test_a_drafts_options_make_its_distribution_known(seed: int, chosen: dict[str, Any]) -> None:
-    narrowed = certain(options(**chosen, typical_p=0.5), SHOWN)
+    narrowed = restrict_to_shown(options(**chosen, typical_p=0.5), SHOWN)
     row = shown(vocabulary(Random(seed)))
     probabilities = support(row, narrowed)
     if probabilities is None:  # only within a rounding of a boundary, which moves with the options
-        assert support(row, certain(options(**chosen | {"top_p": 1.0, "min_p": 0.0}), SHOWN)) is not None
+        assert support(row, restrict_to_shown(options(**chosen | {"top_p": 1.0, "min_p": 0.0}), SHOWN)) is not None
     else:
         assert sum(probabilities) == pytest.approx(1)
 
 
 def test_a_drafts_options_are_narrowed_no_further_than_needed() -> None:
     asked = options(top_k=7, top_p=0.9, seed=3, stop=("x",))
-    assert certain(asked, SHOWN) == asked
-    assert certain(options(top_k=7, top_p=0.9, seed=3, stop=("x",), typical_p=0.5), SHOWN) == asked
-    assert [certain(options(top_k=k), SHOWN).top_k for k in (-1, 0, 1, 20, 21, 40)] == [20, 20, 1, 20, 20, 20]
+    assert restrict_to_shown(asked, SHOWN) == asked
+    assert restrict_to_shown(options(top_k=7, top_p=0.9, seed=3, stop=("x",), typical_p=0.5), SHOWN) == asked
+    assert [restrict_to_shown(options(top_k=k), SHOWN).top_k for k in (-1, 0, 1, 20, 21, 40)] == [20, 20, 1, 20, 20, 20]
 
 
 # effective options
@@ -306,32 +306,32 @@ DEFAULTS = SamplingOptions(repeat_penalty=1.1)
 
 
 def test_the_request_comes_before_the_modelfile_and_that_before_the_default() -> None:
-    answer = effective({"temperature": 0.1}, {"temperature": 0.5, "top_k": 3}, DEFAULTS)
+    answer = resolve_sampling({"temperature": 0.1}, {"temperature": 0.5, "top_k": 3}, DEFAULTS)
     assert (answer.temperature, answer.top_k, answer.top_p, answer.repeat_penalty) == (0.1, 3, 0.9, 1.1)
 
 
 def test_an_unset_option_is_as_if_it_were_not_there() -> None:
-    assert effective({"top_k": None}, {}, DEFAULTS) == DEFAULTS
+    assert resolve_sampling({"top_k": None}, {}, DEFAULTS) == DEFAULTS
 
 
 def test_an_option_unset_by_the_request_keeps_the_modelfiles_value() -> None:
-    assert effective({"top_k": None}, {"top_k": 3}, DEFAULTS).top_k == 3
+    assert resolve_sampling({"top_k": None}, {"top_k": 3}, DEFAULTS).top_k == 3
 
 
 def test_options_that_do_not_sample_are_passed_over() -> None:
-    assert effective({"num_ctx": 4096, "mirostat": 1}, {"num_gpu": 3}, DEFAULTS) == DEFAULTS
+    assert resolve_sampling({"num_ctx": 4096, "mirostat": 1}, {"num_gpu": 3}, DEFAULTS) == DEFAULTS
 
 
 def test_stops_come_as_one_or_several_and_replace_the_modelfiles() -> None:
-    assert effective({"stop": "END"}, {}, DEFAULTS).stop == ("END",)
-    assert effective({"stop": ["a", "b"]}, {"stop": ["c"]}, DEFAULTS).stop == ("a", "b")
-    assert effective({}, {"stop": ["c"]}, DEFAULTS).stop == ("c",)
-    assert effective({"stop": []}, {"stop": ["c"]}, DEFAULTS).stop == ()
+    assert resolve_sampling({"stop": "END"}, {}, DEFAULTS).stop == ("END",)
+    assert resolve_sampling({"stop": ["a", "b"]}, {"stop": ["c"]}, DEFAULTS).stop == ("a", "b")
+    assert resolve_sampling({}, {"stop": ["c"]}, DEFAULTS).stop == ("c",)
+    assert resolve_sampling({"stop": []}, {"stop": ["c"]}, DEFAULTS).stop == ()
 
 
 @pytest.mark.parametrize(("asked", "seed"), [(7, 7), (0, 0), (-1, None), (None, None)])
 def test_a_negative_seed_asks_for_a_random_one(asked: int | None, seed: int | None) -> None:
-    assert effective({"seed": asked}, {}, DEFAULTS).seed == seed
+    assert resolve_sampling({"seed": asked}, {}, DEFAULTS).seed == seed
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e39, "0.8", True, [1]], ids=repr)
@@ -339,17 +339,17 @@ def test_a_negative_seed_asks_for_a_random_one(asked: int | None, seed: int | No
 def test_a_value_that_is_no_number_is_refused_in_one_line(name: str, value: Any) -> None:
     for layers in (({name: value}, {}), ({}, {name: value})):
         with pytest.raises(UsageError, match=rf"^the option {name} must be a number, not [^\n]+$"):
-            effective(*layers, DEFAULTS)
+            resolve_sampling(*layers, DEFAULTS)
 
 
 @pytest.mark.parametrize("value", [5, [5], {"a": "b"}], ids=repr)
 def test_stops_that_are_no_texts_are_refused_in_one_line(value: Any) -> None:
     with pytest.raises(UsageError, match=r"^the option stop must be a list of texts, not [^\n]+$"):
-        effective({"stop": value}, {}, DEFAULTS)
+        resolve_sampling({"stop": value}, {}, DEFAULTS)
 
 
 def test_numbers_are_kept_as_ollama_keeps_them() -> None:
-    answer = effective({"temperature": 1e-310, "top_k": 2.7, "seed": 3.0, "min_p": 1e-300}, {}, DEFAULTS)
+    answer = resolve_sampling({"temperature": 1e-310, "top_k": 2.7, "seed": 3.0, "min_p": 1e-300}, {}, DEFAULTS)
     assert (answer.temperature, answer.top_k, answer.seed, answer.min_p) == (0, 2, 3, 0)
     assert answer.greedy
 

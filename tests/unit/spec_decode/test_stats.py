@@ -6,15 +6,15 @@ import pytest
 
 from specollama.spec_decode.events import Status, decode_rate, first_burst
 from specollama.spec_decode.metrics import Stats
-from specollama.spec_decode.types import Emitted, Origin, Token, Verdict
+from specollama.spec_decode.types import Origin, OutputToken, Token, VerifyResult
 
 
-def verdict(drafted: int, tested: int, accepted: int, last: Origin | None) -> Verdict:
+def verdict(drafted: int, tested: int, accepted: int, last: Origin | None) -> VerifyResult:
     origins = [Origin.ACCEPTED] * accepted + ([last] if last else [])
-    return Verdict(tuple(Emitted(Token("x"), origin) for origin in origins), drafted, tested, accepted)
+    return VerifyResult(tuple(OutputToken(Token("x"), origin) for origin in origins), drafted, tested, accepted)
 
 
-def recorded(*verdicts: Verdict) -> Stats:
+def recorded(*verdicts: VerifyResult) -> Stats:
     stats = Stats()
     for each in verdicts:
         stats.record(each)

@@ -12,8 +12,8 @@ import pytest
 from specollama.config.endpoints import Endpoint
 from specollama.config.settings import ModelRef, PairSettings
 from specollama.spec_decode.types import Route
-from specollama.tools.doctor.advice import advise, known_faults, server_advice
-from specollama.tools.doctor.config_changes import changes, unlearnt
+from specollama.tools.doctor.advice import give_advice, known_faults, server_advice
+from specollama.tools.doctor.config_changes import config_changes, why_unchanged
 from specollama.tools.doctor.findings import (
     Advice,
     LanesFinding,
@@ -24,7 +24,7 @@ from specollama.tools.doctor.findings import (
     RouteFinding,
     ServerFinding,
 )
-from specollama.tools.doctor.route_forecast import ASSUMED, expectations
+from specollama.tools.doctor.route_forecast import ASSUMED_ACCEPTANCE, forecast_routes
 
 HERE = "http://127.0.0.1:11434"
 SERVER = ServerFinding(HERE, "default", local=True, version="0.33.0", engine="llama-server", round_trip=0.001)
@@ -58,7 +58,7 @@ SOUND = PairFindings(
 
 
 def found(**changes: Any) -> list[Advice]:
-    return advise(replace(SOUND, **changes))
+    return give_advice(replace(SOUND, **changes))
 
 
 def lanes(**changes: Any) -> list[Advice]:
@@ -225,7 +225,7 @@ LOCAL = LocalFinding("big", {1: 0.075, 2: 0.102, 4: 0.134, 8: 0.169, 16: 0.246},
 
 def expected(**given: Any) -> dict[Route, RouteFinding]:
     chosen = {"local": LOCAL, "lanes": LANES, "native": NativeFinding(HERE), "asked_lanes": 8, **given}
-    return {each.route: each for each in expectations(ASSUMED, **chosen)}
+    return {each.route: each for each in forecast_routes(ASSUMED_ACCEPTANCE, **chosen)}
 
 
 def test_all_routes_are_weighed_by_what_was_measured() -> None:
@@ -265,7 +265,7 @@ SETTINGS = PairSettings("coder", ModelRef("big", Endpoint(HERE, "x")), (ModelRef
 
 
 def written(routes: tuple[RouteFinding, ...], settings: PairSettings = SETTINGS, **more: Any) -> dict[str, Any]:
-    return {change.key: change.after for change in changes(replace(SOUND, routes=routes, **more), settings)}
+    return {change.key: change.after for change in config_changes(replace(SOUND, routes=routes, **more), settings)}
 
 
 def test_the_fastest_route_is_written() -> None:
@@ -318,7 +318,7 @@ def test_what_nothing_was_learnt_of_stays_as_it_was(route: Route, given: dict[st
     routes = tuple(expected(**{"native": None, **given}).values())
     settings = replace(SETTINGS, route=route, lookahead=3)
     assert written(routes, settings, **given) == {}
-    assert unlearnt(replace(SOUND, routes=routes, **given), settings) == left
+    assert why_unchanged(replace(SOUND, routes=routes, **given), settings) == left
 
 
 def test_what_gains_is_written_also_where_the_set_route_was_not_measured() -> None:

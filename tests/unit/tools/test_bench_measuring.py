@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from specollama.pairs.request import Conversation
+from specollama.pairs.request import ChatInput
 from specollama.spec_decode.events import Done, Event, Text
 from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import DoneReason, Origin
-from specollama.tools.bench.fresh import LearntState
+from specollama.tools.bench.fresh import LearnedState
 from specollama.tools.bench.prompts import Prompt
-from specollama.tools.bench.runner import Measured, Run, faults
-from specollama.tools.bench.summary import side_figures
-from specollama.tools.bench.systems import PLAIN, Replies
+from specollama.tools.bench.runner import BenchRun, Measurements, comparison_faults
+from specollama.tools.bench.summary import contestant_figures
+from specollama.tools.bench.systems import PLAIN, ReplySource
 
 TURNS = Prompt("p", "chat", ("Colour?", "Why?"))
 
@@ -37,11 +37,11 @@ class Thinker:
     starts: list[bool] = field(default_factory=list)
 
     @asynccontextmanager
-    async def fresh(self, *, again: bool) -> AsyncGenerator[Replies, None]:
+    async def fresh(self, *, again: bool) -> AsyncGenerator[ReplySource, None]:
         self.starts.append(again)
         yield self
 
-    async def reply(self, conversation: Conversation) -> AsyncGenerator[Event, None]:
+    async def reply(self, conversation: ChatInput) -> AsyncGenerator[Event, None]:
         self.heard.append([message.body() for message in conversation.messages])
         self.limits.append(conversation.options["num_predict"])
         yield Text("Hm.", Origin.PLAIN, thinking=True)
@@ -54,22 +54,22 @@ class Thinker:
         return [str(messages[-1]["content"]) for messages in self.heard]
 
 
-def measured(side: Thinker, turns: int, other: Thinker | None = None, repeat: int = 1) -> Measured:
-    run = Run({PLAIN: side, "other": other or side}, {"num_predict": 8}, repeat, Measured())
-    asyncio.run(run.ask(TURNS, turns))
+def measured(side: Thinker, turns: int, other: Thinker | None = None, repeat: int = 1) -> Measurements:
+    run = BenchRun({PLAIN: side, "other": other or side}, {"num_predict": 8}, repeat, Measurements())
+    asyncio.run(run.run_prompt(TURNS, turns))
     return run.measured
 
 
-def faults_of(found: Measured, question: str) -> list[str]:
-    return list(faults(list(zip(found.of(PLAIN, question), found.of("other", question), strict=True))))
+def faults_of(found: Measurements, question: str) -> list[str]:
+    return list(comparison_faults(list(zip(found.of(PLAIN, question), found.of("other", question), strict=True))))
 
 
 def test_no_side_hears_a_prompt_before_its_first_timed_reply() -> None:
     plain, other = Thinker("Blue.", DoneReason.STOP), Thinker("Blue.", DoneReason.STOP)
-    run = Run({PLAIN: plain, "other": other}, {"num_predict": 8}, 2, Measured())
+    run = BenchRun({PLAIN: plain, "other": other}, {"num_predict": 8}, 2, Measurements())
 
-    asyncio.run(run.load())
-    asyncio.run(run.ask(TURNS, 1))
+    asyncio.run(run.warm_up())
+    asyncio.run(run.run_prompt(TURNS, 1))
     assert other.said() == ["Hello.", "Hello.", "Colour?", "Hello.", "Colour?"]
     assert other.limits == [1, 1, 8, 1, 8]
     assert other.starts == [False, False, True]
@@ -96,12 +96,12 @@ def test_a_prompt_that_plain_has_put_into_a_shared_engines_cache_is_not_compared
 
     assert [each.prompt_cached for each in found.of(PLAIN, "p")] == [False, True]
     assert [each.prompt_cached for each in found.of("other", "p")] == [True, True]
-    [prompt] = side_figures(found, "other").prompts
+    [prompt] = contestant_figures(found, "other").prompts
     assert (prompt.overall_pairs, len(prompt.seen_overall_pairs)) == ((), 1)
 
 
 def test_what_is_learnt_goes_from_prompt_to_prompt_and_never_from_a_reply_to_its_repeat(tmp_path: Path) -> None:
-    state, kept = LearntState(tmp_path), tmp_path / "planner" / "pair.json"
+    state, kept = LearnedState(tmp_path), tmp_path / "planner" / "pair.json"
     kept.parent.mkdir()
 
     def reply(what: str, *, again: bool) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specollama.errors import UsageError
-from specollama.tools.bench.prompts import Prompt, built_in, load, spread
+from specollama.tools.bench.prompts import Prompt, built_in, load, pick_evenly
 
 KINDS = ("code", "edit", "maths", "summary", "chat", "translation")
 
@@ -37,11 +37,11 @@ def test_what_is_to_be_edited_or_summarised_has_the_length_of_real_work() -> Non
 
 
 def test_a_limit_is_spread_over_the_kinds_and_keeps_the_order() -> None:
-    assert [prompt.id for prompt in spread(built_in(), 2)] == ["code-1", "edit-1"]
-    assert [prompt.id for prompt in spread(built_in(), 8)] == [
+    assert [prompt.id for prompt in pick_evenly(built_in(), 2)] == ["code-1", "edit-1"]
+    assert [prompt.id for prompt in pick_evenly(built_in(), 8)] == [
         *("code-1", "code-2", "edit-1", "edit-2", "maths-1", "summary-1", "chat-1", "translation-1")
     ]
-    assert spread(built_in(), 100) == built_in()
+    assert pick_evenly(built_in(), 100) == built_in()
 
 
 def test_spec_bench_format_is_read_with_what_else_it_holds(tmp_path: Path) -> None:

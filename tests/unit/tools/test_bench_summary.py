@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from specollama.tools.bench.near_ties import Movements
-from specollama.tools.bench.runner import Measured, Measurement, faults
-from specollama.tools.bench.summary import SideFigures, side_figures
+from specollama.tools.bench.near_ties import GapDrift
+from specollama.tools.bench.runner import Measurement, Measurements, comparison_faults
+from specollama.tools.bench.summary import ContestantFigures, contestant_figures
 from tests.support.replies import measured, timed, told
 
 WORDS = "one two three four five six"
 
 
-def figures(*found: Measurement, **more: object) -> SideFigures:
-    return side_figures(Measured(list(found), **more), "lanes")  # type: ignore[arg-type]
+def figures(*found: Measurement, **more: object) -> ContestantFigures:
+    return contestant_figures(Measurements(list(found), **more), "lanes")  # type: ignore[arg-type]
 
 
 def test_the_speedup_is_the_ratio_of_decoding_speeds() -> None:
@@ -126,11 +126,13 @@ def test_one_bad_reply_among_several_repeats_takes_the_factor_away() -> None:
 
 def test_a_reply_that_ended_by_itself_may_be_shorter() -> None:
     ended = measured("lanes", "one two", tokens=3, reason="stop")
-    assert list(faults([(measured("plain", WORDS), ended)])) == []
+    assert list(comparison_faults([(measured("plain", WORDS), ended)])) == []
 
 
 def test_the_last_token_that_old_servers_lose_is_no_fault() -> None:
-    assert list(faults([(measured("plain", "one two three"), measured("lanes", "one two three four"))])) == []
+    assert (
+        list(comparison_faults([(measured("plain", "one two three"), measured("lanes", "one two three four"))])) == []
+    )
 
 
 def test_a_reply_in_one_burst_has_no_factor_and_is_no_error() -> None:
@@ -142,7 +144,7 @@ def test_a_reply_in_one_burst_has_no_factor_and_is_no_error() -> None:
     assert found.identical_share == 1
 
 
-def difference(gap: float, bound: Movements) -> bool | None:
+def difference(gap: float, bound: GapDrift) -> bool | None:
     plain = timed([(10, told("It ")), (20, told("is "))], 30, tokens=3)
     side = timed([(10, told("It ", 1)), (20, told("was ", 2, a=-1.0, b=-1.0 - gap))], 30, tokens=3)
     pair = [Measurement("plain", "a", "code", 0, plain), Measurement("lanes", "a", "code", 0, side)]
@@ -153,9 +155,9 @@ def difference(gap: float, bound: Movements) -> bool | None:
 
 
 def test_a_gap_is_held_against_the_bound_that_was_measured() -> None:
-    assert difference(0.05, Movements([0.1] * 200)) is True
-    assert difference(0.05, Movements([0.01] * 200)) is False
-    assert difference(0.05, Movements()) is False
+    assert difference(0.05, GapDrift([0.1] * 200)) is True
+    assert difference(0.05, GapDrift([0.01] * 200)) is False
+    assert difference(0.05, GapDrift()) is False
 
 
 def test_where_the_side_tells_no_gap_that_of_plain_is_taken() -> None:

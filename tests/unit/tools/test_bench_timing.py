@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specollama.tools.bench.reply_timing import Timed
+from specollama.tools.bench.reply_timing import ReplyTiming
 from tests.support.replies import MS, timed, told
 
 
@@ -39,8 +39,8 @@ def test_the_end_of_the_reply_counts_with_its_token_and_its_time() -> None:
 
 
 def test_a_reply_that_broke_off_has_no_speed() -> None:
-    reply = Timed(began=0)
-    reply.take(told("It"), 5 * MS)
+    reply = ReplyTiming(began=0)
+    reply.observe(told("It"), 5 * MS)
 
     assert reply.reply.reason is None
     assert reply.tokens_per_second is None

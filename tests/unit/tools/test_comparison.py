@@ -5,12 +5,12 @@ from __future__ import annotations
 from specollama.spec_decode.events import Text
 from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import Origin
-from specollama.tools.bench import Comparison, Reply
+from specollama.tools.bench import CollectedReply, Comparison
 
 
-def reply(*texts: str, seconds: int = 1) -> Reply:
+def reply(*texts: str, seconds: int = 1) -> CollectedReply:
     stats = Stats(eval_count=len(texts), total_duration=seconds * 10**9)
-    return Reply([Text(text, Origin.PLAIN) for text in texts], stats=stats)
+    return CollectedReply([Text(text, Origin.PLAIN) for text in texts], stats=stats)
 
 
 def test_the_texts_count_and_not_how_they_came() -> None:
@@ -35,4 +35,4 @@ def test_the_factor_is_of_tokens_per_second() -> None:
 def test_an_empty_reply_has_no_factor() -> None:
     assert Comparison(reply(), reply("a")).factor is None
     assert Comparison(reply("a"), reply()).factor is None
-    assert Comparison(Reply(), Reply()).as_object()["factor"] is None
+    assert Comparison(CollectedReply(), CollectedReply()).as_object()["factor"] is None

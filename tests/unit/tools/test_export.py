@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from specollama.errors import UnsupportedPair, UsageError
-from specollama.tools.export.hf_repositories import repository
-from specollama.tools.export.model_facts import Described
-from specollama.tools.export.writers import Engine, Wanted, exported
-from specollama.tools.native_server import Setup
+from specollama.tools.export.hf_repositories import find_repository
+from specollama.tools.export.model_facts import ModelFacts
+from specollama.tools.export.writers import ExportEngine, ExportRequest, export_files
+from specollama.tools.native_server import NativeSetup
 
 WORDS = [f"w{place}" for place in range(200)]
 SAME: Mapping[str, Any] = {
@@ -28,13 +28,13 @@ SAME: Mapping[str, Any] = {
 HF = {"target_hf": "Big/Model", "draft_hf": "Small/Model"}
 
 
-def model(name: str, **changed: Any) -> Described:
+def model(name: str, **changed: Any) -> ModelFacts:
     metadata = {**SAME, **{f"tokenizer.ggml.{key}": value for key, value in changed.items()}}
-    return Described(name, metadata, f"/models/{name}.gguf", "this machine")
+    return ModelFacts(name, metadata, f"/models/{name}.gguf", "this machine")
 
 
-def wanted(draft: Described | None = None, **given: Any) -> Wanted:
-    return Wanted(model("big"), draft or model("small"), **{**HF, **given})
+def wanted(draft: ModelFacts | None = None, **given: Any) -> ExportRequest:
+    return ExportRequest(model("big"), draft or model("small"), **{**HF, **given})
 
 
 def command(script: str) -> list[str]:
@@ -53,7 +53,7 @@ def comments(script: str) -> str:
 
 
 def test_vllm_gets_its_speculative_config_and_the_version_that_it_takes() -> None:
-    [(name, script)] = exported(Engine.VLLM, wanted(tokens=4, context_length=8192)).items()
+    [(name, script)] = export_files(ExportEngine.VLLM, wanted(tokens=4, context_length=8192)).items()
     words = command(script)
     assert name == "vllm.sh"
     assert words[:4] == ["exec", "vllm", "serve", "Big/Model"]
@@ -69,13 +69,13 @@ def test_vllm_gets_its_speculative_config_and_the_version_that_it_takes() -> Non
 
 @pytest.mark.parametrize("tokens", [[*WORDS, "more"], ["other", *WORDS[1:]]])
 def test_vllm_is_told_when_the_vocabularies_differ(tokens: list[str]) -> None:
-    [script] = exported(Engine.VLLM, wanted(model("small", tokens=tokens))).values()
+    [script] = export_files(ExportEngine.VLLM, wanted(model("small", tokens=tokens))).values()
     assert json.loads(option(command(script), "--speculative-config"))["use_heterogeneous_vocab"] is True
     assert "use_heterogeneous_vocab, which came after 0.15" in comments(script)
 
 
 def test_sglang_gets_a_standalone_draft_with_one_token_more_than_steps() -> None:
-    [(name, script)] = exported(Engine.SGLANG, wanted(tokens=6)).items()
+    [(name, script)] = export_files(ExportEngine.SGLANG, wanted(tokens=6)).items()
     words = command(script)
     assert name == "sglang.sh"
     assert words[:4] == ["exec", "python", "-m", "sglang.launch_server"]
@@ -89,7 +89,7 @@ def test_sglang_gets_a_standalone_draft_with_one_token_more_than_steps() -> None
 
 
 def test_tensorrt_llm_gets_its_yaml_with_the_spelling_that_its_parser_takes() -> None:
-    files = exported(Engine.TENSORRT_LLM, wanted(tokens=3))
+    files = export_files(ExportEngine.TENSORRT_LLM, wanted(tokens=3))
     assert yaml.safe_load(files["tensorrt-llm.yaml"]) == {
         "speculative_config": {
             "decoding_type": "Draft_Target",
@@ -105,7 +105,7 @@ def test_tensorrt_llm_gets_its_yaml_with_the_spelling_that_its_parser_takes() ->
 
 
 def test_llama_server_is_told_to_use_the_draft_that_it_loads() -> None:
-    [(name, script)] = exported(Engine.LLAMA_SERVER, wanted(context_length=4096)).items()
+    [(name, script)] = export_files(ExportEngine.LLAMA_SERVER, wanted(context_length=4096)).items()
     words = command(script)
     assert name == "llama-server.sh"
     assert words[1] == "llama-server"
@@ -119,7 +119,7 @@ def test_llama_server_is_told_to_use_the_draft_that_it_loads() -> None:
 STORED = f"/usr/share/ollama/.ollama/models/blobs/sha256-{0:064d}"
 
 
-def stored(file: str = STORED, draft: Described | None = None, **given: Any) -> Wanted:
+def stored(file: str = STORED, draft: ModelFacts | None = None, **given: Any) -> ExportRequest:
     """The target's weights in a store of Ollama's."""
     return replace(wanted(draft, **given), target=replace(model("big"), file=file))
 
@@ -131,7 +131,7 @@ def environment(script: str) -> dict[str, str]:
 
 
 def test_ollama_gets_the_environment_in_which_it_finds_the_target_and_drafts() -> None:
-    [script] = exported(Engine.OLLAMA, stored(tokens=5, context_length=4096)).values()
+    [script] = export_files(ExportEngine.OLLAMA, stored(tokens=5, context_length=4096)).values()
     assert environment(script) == {
         "OLLAMA_HOST": "127.0.0.1:11436",
         "OLLAMA_MODELS": "/usr/share/ollama/.ollama/models",
@@ -147,25 +147,25 @@ def test_ollama_gets_the_environment_in_which_it_finds_the_target_and_drafts() -
 
 
 def test_an_exported_ollama_is_the_one_that_the_route_native_asks() -> None:
-    setup = Setup("big", Path(STORED), Path("/models/small.gguf"), "http://127.0.0.1:11500")
-    [script] = exported(Engine.OLLAMA, stored(native=setup.url)).values()
+    setup = NativeSetup("big", Path(STORED), Path("/models/small.gguf"), "http://127.0.0.1:11500")
+    [script] = export_files(ExportEngine.OLLAMA, stored(native=setup.url)).values()
     assert environment(script) == setup.environment
 
 
 def test_a_store_on_windows_is_named_as_it_is_there() -> None:
-    [script] = exported(Engine.OLLAMA, stored(rf"C:\Users\me\.ollama\models\blobs\sha256-{0:064d}")).values()
+    [script] = export_files(ExportEngine.OLLAMA, stored(rf"C:\Users\me\.ollama\models\blobs\sha256-{0:064d}")).values()
     assert environment(script)["OLLAMA_MODELS"] == r"C:\Users\me\.ollama\models"
 
 
 def test_a_file_outside_a_store_is_nothing_that_ollama_serves() -> None:
     with pytest.raises(UnsupportedPair, match=r"/models/big\.gguf isn't in a model store"):
-        exported(Engine.OLLAMA, wanted())
+        export_files(ExportEngine.OLLAMA, wanted())
 
 
-@pytest.mark.parametrize("engine", list(Engine))
-def test_paths_and_names_are_one_word_for_the_shell(engine: Engine) -> None:
-    odd = Described("small", SAME, "/my models/$(rm)/a'b.gguf", "this machine")
-    for script in exported(engine, stored(draft=odd)).values():
+@pytest.mark.parametrize("engine", list(ExportEngine))
+def test_paths_and_names_are_one_word_for_the_shell(engine: ExportEngine) -> None:
+    odd = ModelFacts("small", SAME, "/my models/$(rm)/a'b.gguf", "this machine")
+    for script in export_files(engine, stored(draft=odd)).values():
         assert "$(rm)" not in script or "/my models/$(rm)/a'b.gguf" in " ".join(command(script))
 
 
@@ -180,12 +180,12 @@ def test_paths_and_names_are_one_word_for_the_shell(engine: Engine) -> None:
         ({"tokens": [*WORDS[:9], "x", *WORDS[10:]]}, "token 9 is 'w9' for the target and 'x' for the draft"),
     ],
 )
-@pytest.mark.parametrize("engine", [Engine.LLAMA_SERVER, Engine.OLLAMA])
+@pytest.mark.parametrize("engine", [ExportEngine.LLAMA_SERVER, ExportEngine.OLLAMA])
 def test_what_llama_cpp_would_refuse_is_refused_with_its_reason(
-    engine: Engine, changed: dict[str, Any], why: str
+    engine: ExportEngine, changed: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(UnsupportedPair, match=f"would not let small draft for big: {why}"):
-        exported(engine, wanted(model("small", **changed)))
+        export_files(engine, wanted(model("small", **changed)))
 
 
 @pytest.mark.parametrize(
@@ -198,29 +198,29 @@ def test_what_llama_cpp_would_refuse_is_refused_with_its_reason(
     ],
 )
 def test_what_llama_cpp_tolerates_is_exported(changed: dict[str, Any]) -> None:
-    assert exported(Engine.LLAMA_SERVER, wanted(model("small", **changed)))
+    assert export_files(ExportEngine.LLAMA_SERVER, wanted(model("small", **changed)))
 
 
 def test_sglang_and_tensorrt_llm_want_one_tokenizer() -> None:
     longer, other = model("small", tokens=[*WORDS, "pad"]), model("small", tokens=["x", *WORDS[1:]])
     with pytest.raises(UnsupportedPair, match="SGLang would not let small draft for big: 201 tokens against 200"):
-        exported(Engine.SGLANG, wanted(longer))
-    assert exported(Engine.TENSORRT_LLM, wanted(longer))
-    for engine in (Engine.SGLANG, Engine.TENSORRT_LLM):
+        export_files(ExportEngine.SGLANG, wanted(longer))
+    assert export_files(ExportEngine.TENSORRT_LLM, wanted(longer))
+    for engine in (ExportEngine.SGLANG, ExportEngine.TENSORRT_LLM):
         with pytest.raises(UnsupportedPair, match="token 0 is 'x' and 'w0'"):
-            exported(engine, wanted(other))
+            export_files(engine, wanted(other))
 
 
 def test_vocabularies_that_are_not_known_are_said_not_to_be_compared() -> None:
-    served = Described("Big/Served")
-    for engine in (Engine.VLLM, Engine.SGLANG, Engine.TENSORRT_LLM):
-        scripts = exported(engine, Wanted(served, model("small"), draft_hf="Small/Model"))
+    served = ModelFacts("Big/Served")
+    for engine in (ExportEngine.VLLM, ExportEngine.SGLANG, ExportEngine.TENSORRT_LLM):
+        scripts = export_files(engine, ExportRequest(served, model("small"), draft_hf="Small/Model"))
         assert any("the vocabularies weren't compared" in text for text in scripts.values())
 
 
 def test_a_file_that_is_not_known_is_asked_for() -> None:
     with pytest.raises(UsageError, match=r"no GGUF file of Big/Served is known"):
-        exported(Engine.LLAMA_SERVER, Wanted(Described("Big/Served"), model("small")))
+        export_files(ExportEngine.LLAMA_SERVER, ExportRequest(ModelFacts("Big/Served"), model("small")))
 
 
 # which repository
@@ -251,7 +251,9 @@ INSTRUCT = "https://huggingface.co/Qwen/Qwen2.5-7B-Instruct"
     ],
 )
 def test_a_repository_is_found_and_it_is_said_how(name: str, metadata: dict[str, str], found: str, by: str) -> None:
-    repo = repository(Described(name, metadata or {} if "/" in name else {"general.name": "", **metadata}), "f", None)
+    repo = find_repository(
+        ModelFacts(name, metadata or {} if "/" in name else {"general.name": "", **metadata}), "f", None
+    )
     assert (repo.name, repo.known_by[: len(by)]) == (found, by)
 
 
@@ -272,9 +274,9 @@ def test_a_repository_is_found_and_it_is_said_how(name: str, metadata: dict[str,
 )
 def test_a_repository_is_never_guessed(name: str, metadata: dict[str, str], hint: str) -> None:
     with pytest.raises(UsageError, match=rf"{name} isn't known{hint}; give it as --target-hf OWNER/NAME"):
-        repository(Described(name, {"general.architecture": "qwen2", **metadata}), "target-hf", None)
+        find_repository(ModelFacts(name, {"general.architecture": "qwen2", **metadata}), "target-hf", None)
 
 
 def test_what_a_flag_gives_has_to_be_a_repository() -> None:
     with pytest.raises(UsageError, match="--draft-hf qwen: must be OWNER/NAME"):
-        repository(model("small"), "draft-hf", "qwen")
+        find_repository(model("small"), "draft-hf", "qwen")

@@ -7,11 +7,11 @@ import pytest
 from specollama.spec_decode.events import Text
 from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import Origin, Token
-from specollama.tools.bench import Comparison, Reply
+from specollama.tools.bench import CollectedReply, Comparison
 
 
-def reply(*pieces: Text) -> Reply:
-    return Reply(list(pieces), stats=Stats(eval_count=len(pieces), total_duration=1_000_000_000))
+def reply(*pieces: Text) -> CollectedReply:
+    return CollectedReply(list(pieces), stats=Stats(eval_count=len(pieces), total_duration=1_000_000_000))
 
 
 def chosen(text: str, *logprobs: float) -> Text:

@@ -7,20 +7,30 @@ from dataclasses import replace
 import pytest
 
 from specollama.tools.doctor.model_families import FAMILIES, family_of
-from specollama.tools.doctor.suggestions import Installed, Pull, best_of_each, billions, candidates, pulls, suggested
+from specollama.tools.doctor.suggestions import (
+    InstalledModel,
+    PullSuggestion,
+    best_of_each,
+    billions,
+    candidates,
+    make_suggestion,
+    suggest_pulls,
+)
 
 QWEN = ("gpt2", "qwen2", 151643, 151645, False)
 LLAMA = ("gpt2", "llama-bpe", 128000, 128009, None)
 
 
-def model(name: str, gigabytes: float, size: float | None = None, tokenizer: tuple[object, ...] = QWEN) -> Installed:
-    return Installed(name, "here", "http://here", int(gigabytes * 1e9), size, tokenizer)
+def model(
+    name: str, gigabytes: float, size: float | None = None, tokenizer: tuple[object, ...] = QWEN
+) -> InstalledModel:
+    return InstalledModel(name, "here", "http://here", int(gigabytes * 1e9), size, tokenizer)
 
 
 BIG, MIDDLE, SMALL = model("qwen2.5:32b", 20, 32.8), model("qwen2.5:7b", 4.7, 7.6), model("qwen2.5:0.5b", 0.4, 0.49)
 
 
-def names(*models: Installed) -> list[tuple[str, str]]:
+def names(*models: InstalledModel) -> list[tuple[str, str]]:
     return [(pair.target.name, pair.draft.name) for pair in candidates(models)]
 
 
@@ -43,21 +53,21 @@ def test_what_gains_most_comes_first() -> None:
 
 
 def test_another_tokenizer_is_expected_to_gain_less() -> None:
-    assert suggested(BIG, SMALL, same=False).speedup < suggested(BIG, SMALL).speedup
+    assert make_suggestion(BIG, SMALL, same=False).speedup < make_suggestion(BIG, SMALL).speedup
 
 
 def test_a_pair_is_called_after_its_target() -> None:
-    assert suggested(model("qwen2.5:latest", 1), SMALL).name == "qwen2.5"
-    assert suggested(model("hf.co/User/Repo:Q4_K_M", 1), SMALL).name == "hf.co-User-Repo-Q4_K_M"
+    assert make_suggestion(model("qwen2.5:latest", 1), SMALL).name == "qwen2.5"
+    assert make_suggestion(model("hf.co/User/Repo:Q4_K_M", 1), SMALL).name == "hf.co-User-Repo-Q4_K_M"
 
 
 def test_a_family_with_a_small_member_is_worth_a_pull() -> None:
-    assert list(pulls([BIG], [])) == [Pull("qwen2.5:32b", "qwen2.5:0.5b", True, "http://here")]
+    assert list(suggest_pulls([BIG], [])) == [PullSuggestion("qwen2.5:32b", "qwen2.5:0.5b", True, "http://here")]
     installed = [BIG, MIDDLE]
-    [for_big, for_middle] = pulls(installed, candidates(installed))
-    assert for_big == Pull("qwen2.5:32b", "qwen2.5:0.5b", True, "http://here", better="qwen2.5:7b")
+    [for_big, for_middle] = suggest_pulls(installed, candidates(installed))
+    assert for_big == PullSuggestion("qwen2.5:32b", "qwen2.5:0.5b", True, "http://here", better="qwen2.5:7b")
     assert for_middle.target == "qwen2.5:7b"
-    assert list(pulls([BIG, SMALL], candidates([BIG, SMALL]))) == [], "it is there"
+    assert list(suggest_pulls([BIG, SMALL], candidates([BIG, SMALL]))) == [], "it is there"
 
 
 @pytest.mark.parametrize(

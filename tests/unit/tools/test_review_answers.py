@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from specollama.config.settings import FileRef, PairSettings
-from specollama.spec_decode.types import Rule
+from specollama.spec_decode.types import AcceptanceMethod
 from specollama.tools.review.answering import seed_for, seed_of
-from specollama.tools.review.prompts import Asked
+from specollama.tools.review.prompts import BatchItem
 
 SETTINGS = PairSettings(None, FileRef(Path("target.gguf")), ())
 
 
-def asked(id: str = "a", **options: Any) -> Asked:
-    return Asked(id, [], options, {})
+def asked(id: str = "a", **options: Any) -> BatchItem:
+    return BatchItem(id, [], options, {})
 
 
 def test_each_item_and_each_attempt_has_a_seed_of_its_own_that_stays() -> None:
@@ -36,7 +36,7 @@ def test_at_first_an_item_is_asked_with_its_own_seed_or_the_pairs_and_then_with_
 
 
 def test_by_rejection_no_seed_is_made_up() -> None:
-    pair = replace(SETTINGS, rule=Rule.REJECTION)
+    pair = replace(SETTINGS, rule=AcceptanceMethod.REJECTION)
     assert seed_for(pair, asked(), 1, 1) is None
     assert seed_for(pair, asked(seed=3), 1, 2) is None
     assert seed_for(pair, asked(seed=3), 1, 1) == 3

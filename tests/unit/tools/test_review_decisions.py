@@ -16,87 +16,93 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specollama.errors import RunError, UsageError
-from specollama.tools.review.decisions import approval, edit, record, rejection
+from specollama.tools.review.decisions import approve, edit, record_decisions, reject
 from specollama.tools.review.log_entries import (
-    Approved,
-    Edited,
+    CommandMarked,
+    CommandStarted,
     Entry,
-    Marked,
-    Rejected,
-    Releasing,
-    Running,
-    Sent,
-    digest,
+    ItemApproved,
+    ItemEdited,
+    ItemRejected,
+    ItemSent,
+    ReleaseAnnounced,
+    text_digest,
 )
-from specollama.tools.review.release import Outbound, by_hand, refuse_undecided, to_release, write
-from specollama.tools.review.run_folder import Run, opened
-from specollama.tools.review.state import Outgoing, Refused, Status
+from specollama.tools.review.release import (
+    OutboundCommand,
+    items_to_release,
+    refuse_undecided,
+    unresolved_items,
+    write_release,
+)
+from specollama.tools.review.run_folder import ReviewRun, open_run
+from specollama.tools.review.state import CommandStatus, EntryRefused, ItemStatus
 from tests.support.review_runs import answered, first, run_of, synced
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
+def run(tmp_path: Path) -> Iterator[ReviewRun]:
     """Two items, each of which two reviewers must approve."""
     with run_of(tmp_path / "run", quorum=2, a="Blue.", b="Green.") as run:
         yield run
 
 
-def status(run: Run, id: str = "a") -> Status:
+def status(run: ReviewRun, id: str = "a") -> ItemStatus:
     return run.state.status(run.state.items[id])
 
 
-def test_a_text_is_approved_when_enough_reviewers_approve_it(run: Run) -> None:
+def test_a_text_is_approved_when_enough_reviewers_approve_it(run: ReviewRun) -> None:
     item = run.state.items["a"]
-    run.append("Ann", approval(item))
-    assert status(run) is Status.OPEN
-    run.append("Ben", approval(item))
-    assert status(run) is Status.APPROVED
+    run.append("Ann", approve(item))
+    assert status(run) is ItemStatus.OPEN
+    run.append("Ben", approve(item))
+    assert status(run) is ItemStatus.APPROVED
 
 
 @pytest.mark.parametrize("again", ["Ann", "ann", " ANN ", "Ａｎｎ", "Ann\u00a0"])
-def test_one_reviewer_counts_once_however_the_name_is_written(run: Run, again: str) -> None:
+def test_one_reviewer_counts_once_however_the_name_is_written(run: ReviewRun, again: str) -> None:
     item = run.state.items["a"]
-    run.append("Ann", approval(item))
-    run.append(again, approval(item))
-    assert (len(item.approvals), status(run)) == (1, Status.OPEN)
+    run.append("Ann", approve(item))
+    run.append(again, approve(item))
+    assert (len(item.approvals), status(run)) == (1, ItemStatus.OPEN)
 
 
-def test_an_edit_and_a_new_reply_begin_without_decisions(run: Run) -> None:
+def test_an_edit_and_a_new_reply_begin_without_decisions(run: ReviewRun) -> None:
     item = run.state.items["a"]
     for who in ("Ann", "Ben"):
-        run.append(who, approval(item))
+        run.append(who, approve(item))
     run.append("Ann", edit(item, "Very blue."))
-    assert (item.text, status(run), item.approvals) == ("Very blue.", Status.OPEN, {})
+    assert (item.text, status(run), item.approvals) == ("Very blue.", ItemStatus.OPEN, {})
     assert item.edits[-1].difference.splitlines()[-2:] == ["-Blue.", "+Very blue."]
 
     for who in ("Ann", "Ben"):
-        run.append(who, approval(item))
+        run.append(who, approve(item))
     run.append("machine", answered("a", "Very blue.", attempt=2))
-    assert (status(run), item.edits) == (Status.OPEN, [])
+    assert (status(run), item.edits) == (ItemStatus.OPEN, [])
 
 
-def test_one_rejection_outweighs_approvals_until_its_reviewer_thinks_better_of_it(run: Run) -> None:
+def test_one_rejection_outweighs_approvals_until_its_reviewer_thinks_better_of_it(run: ReviewRun) -> None:
     item = run.state.items["a"]
     for who in ("Ann", "Ben"):
-        run.append(who, approval(item))
-    run.append("Cy", rejection(item, "too short"))
-    assert (status(run), item.rejections) == (Status.REJECTED, {"cy": ("Cy", "too short")})
-    run.append("Cy", approval(item))
-    assert status(run) is Status.APPROVED
+        run.append(who, approve(item))
+    run.append("Cy", reject(item, "too short"))
+    assert (status(run), item.rejections) == (ItemStatus.REJECTED, {"cy": ("Cy", "too short")})
+    run.append("Cy", approve(item))
+    assert status(run) is ItemStatus.APPROVED
 
 
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        (Approved(id="a", digest=digest("Blue")), "about another text"),
-        (Approved(id="c", digest=digest("Blue.")), "there is no item c"),
-        (Rejected(id="a", digest=digest("Blue."), reason=" "), "needs a reason"),
-        (Edited(id="a", digest=digest("Blue."), text="Blue.", difference=""), "changes nothing"),
-        (Running(id="a", digest=digest("Blue."), command=("true",)), "isn't approved"),
-        (Marked(id="a", sent=True), "nothing to decide by hand"),
+        (ItemApproved(id="a", digest=text_digest("Blue")), "about another text"),
+        (ItemApproved(id="c", digest=text_digest("Blue.")), "there is no item c"),
+        (ItemRejected(id="a", digest=text_digest("Blue."), reason=" "), "needs a reason"),
+        (ItemEdited(id="a", digest=text_digest("Blue."), text="Blue.", difference=""), "changes nothing"),
+        (CommandStarted(id="a", digest=text_digest("Blue."), command=("true",)), "isn't approved"),
+        (CommandMarked(id="a", sent=True), "nothing to decide by hand"),
         (answered("a", "Red.", attempt=1), "attempt 1 follows 1"),
         (
-            answered("a", "Red.", attempt=2).model_copy(update={"digest": digest("Blue.")}),
+            answered("a", "Red.", attempt=2).model_copy(update={"digest": text_digest("Blue.")}),
             "the digest isn't the text's",
         ),
         (
@@ -106,38 +112,38 @@ def test_one_rejection_outweighs_approvals_until_its_reviewer_thinks_better_of_i
         (first(["a"]), "open already"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_not_written(run: Run, entry: Entry, words: str) -> None:
+def test_what_does_not_fit_is_refused_and_not_written(run: ReviewRun, entry: Entry, words: str) -> None:
     before = (run.folder / "log.jsonl").read_bytes()
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(EntryRefused, match=words):
         run.append("Ann", entry)  # type: ignore[arg-type]
     assert (run.folder / "log.jsonl").read_bytes() == before
-    assert status(run) is Status.OPEN
+    assert status(run) is ItemStatus.OPEN
 
 
 @pytest.mark.parametrize("way", ["file", "command"])
-def test_no_other_text_goes_out_than_the_one_that_was_approved(run: Run, way: str) -> None:
+def test_no_other_text_goes_out_than_the_one_that_was_approved(run: ReviewRun, way: str) -> None:
     for who in ("Ann", "Ben"):
-        run.append(who, approval(run.state.items["a"]))
-    before, other = (run.folder / "log.jsonl").read_bytes(), digest("Blue")
+        run.append(who, approve(run.state.items["a"]))
+    before, other = (run.folder / "log.jsonl").read_bytes(), text_digest("Blue")
     entry = (
-        Running(id="a", digest=other, command=("true",))
+        CommandStarted(id="a", digest=other, command=("true",))
         if way == "command"
-        else Releasing(file="/f", draft="/d", sha256="", items=(Sent(id="a", digest=other),))
+        else ReleaseAnnounced(file="/f", draft="/d", sha256="", items=(ItemSent(id="a", digest=other),))
     )
-    with pytest.raises(Refused, match="a: another text was approved"):
+    with pytest.raises(EntryRefused, match="a: another text was approved"):
         run.append("Ann", entry)
     assert (run.folder / "log.jsonl").read_bytes() == before
     assert not run.state.items["a"].gone
 
 
 def test_a_release_is_on_the_disk_before_it_is_announced_and_before_it_is_said_to_be_there(
-    run: Run, tmp_path: Path
+    run: ReviewRun, tmp_path: Path
 ) -> None:
     for who in ("Ann", "Ben"):
-        run.append(who, approval(run.state.items["a"]))
+        run.append(who, approve(run.state.items["a"]))
     (out := tmp_path / "out").mkdir()
     with synced(run.folder, out) as on_disk:
-        write(run, "Ann", out / "a.jsonl")
+        write_release(run, "Ann", out / "a.jsonl")
     names = [each.partition(":")[0] for each in on_disk]
     content = (out / "a.jsonl").read_text()
     first, second = (place for place, name in enumerate(names) if name == "log.jsonl")
@@ -148,16 +154,16 @@ def test_a_release_is_on_the_disk_before_it_is_announced_and_before_it_is_said_t
     assert '"released"' in on_disk[second].splitlines()[-1]
 
 
-def test_decisions_of_a_script_are_written_all_or_none(run: Run) -> None:
-    good = json.dumps({"id": "a", "decision": "approve", "digest": digest("Blue.")})
-    stale = json.dumps({"id": "b", "decision": "reject", "digest": digest("Blue."), "reason": "no"})
+def test_decisions_of_a_script_are_written_all_or_none(run: ReviewRun) -> None:
+    good = json.dumps({"id": "a", "decision": "approve", "digest": text_digest("Blue.")})
+    stale = json.dumps({"id": "b", "decision": "reject", "digest": text_digest("Blue."), "reason": "no"})
     with pytest.raises(UsageError, match=r"d, line 2: b: the decision is about another .* nothing of it was written"):
-        record(run, "Ann", f"{good}\n{stale}\n", "d")
+        record_decisions(run, "Ann", f"{good}\n{stale}\n", "d")
     assert run.state.items["a"].approvals == {}
 
-    edited = json.dumps({"id": "b", "decision": "edit", "digest": digest("Green."), "text": "Mint."})
-    then = json.dumps({"id": "b", "decision": "approve", "digest": digest("Mint.")})
-    assert record(run, "Ann", f"{good}\n{edited}\n\n{then}\n", "d") == 3
+    edited = json.dumps({"id": "b", "decision": "edit", "digest": text_digest("Green."), "text": "Mint."})
+    then = json.dumps({"id": "b", "decision": "approve", "digest": text_digest("Mint.")})
+    assert record_decisions(run, "Ann", f"{good}\n{edited}\n\n{then}\n", "d") == 3
     assert [run.state.items[id].approvals for id in "ab"] == [{"ann": "Ann"}] * 2
     assert run.state.items["b"].edits[0].difference.endswith("-Green.\n+Mint.")
 
@@ -174,19 +180,19 @@ def test_decisions_of_a_script_are_written_all_or_none(run: Run) -> None:
         ('{"id": "a", "decision": "approve", "digest": "", "who": "x"}', 'who = "x": unknown key'),
     ],
 )
-def test_what_is_no_decision_is_told_with_its_line(run: Run, line: str, words: str) -> None:
+def test_what_is_no_decision_is_told_with_its_line(run: ReviewRun, line: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        record(run, "Ann", line, "d")
+        record_decisions(run, "Ann", line, "d")
 
 
-def test_a_release_waits_for_every_decision(run: Run) -> None:
+def test_a_release_waits_for_every_decision(run: ReviewRun) -> None:
     for who in ("Ann", "Ben"):
-        run.append(who, approval(run.state.items["a"]))
+        run.append(who, approve(run.state.items["a"]))
     with pytest.raises(UsageError, match="1 not decided"):
         refuse_undecided(run)
-    run.append("Ann", rejection(run.state.items["b"], "wrong"))
+    run.append("Ann", reject(run.state.items["b"], "wrong"))
     refuse_undecided(run)
-    assert [item.id for item in to_release(run.state)] == ["a"]
+    assert [item.id for item in items_to_release(run.state)] == ["a"]
 
 
 # Random sequences: whatever people do in whatever order, what leaves was approved as it is, and leaves once.
@@ -226,7 +232,7 @@ def test_nothing_unapproved_ever_leaves(steps: list[tuple[str, str, str, str]], 
         left = Counter[tuple[str, str]]()
         with run_of(folder / "run", quorum=quorum, a="Blue.", b="Green.") as run:
             for what, id, who, text in steps:
-                with suppress(Refused, UsageError, RunError):
+                with suppress(EntryRefused, UsageError, RunError):
                     one_step(run, oracle, what, id, who, text, folder / f"out-{next(names)}.jsonl", sent)
                     if what == "not sent":
                         again.add(id)
@@ -238,20 +244,20 @@ def test_nothing_unapproved_ever_leaves(steps: list[tuple[str, str, str, str]], 
         assert len(written) == len(set(written))
         ran = [id for id, _ in lines(sent) if id not in again]  # a person said of the others that they may go again
         assert len(ran) == len(set(ran))
-        with opened(folder / "run", "Ann") as reread:
+        with open_run(folder / "run", "Ann") as reread:
             assert {id: item.text for id, item in reread.state.items.items()} == oracle.texts
 
 
-def one_step(run: Run, oracle: Oracle, what: str, id: str, who: str, text: str, out: Path, sent: Path) -> None:
+def one_step(run: ReviewRun, oracle: Oracle, what: str, id: str, who: str, text: str, out: Path, sent: Path) -> None:
     item = run.state.items[id]
     if what == "approve":
-        run.append(who, approval(item))
+        run.append(who, approve(item))
         oracle.said.setdefault(id, {})[who] = True
     elif what == "approve another text":
-        run.append(who, Approved(id=id, digest=digest(text)))
+        run.append(who, ItemApproved(id=id, digest=text_digest(text)))
         oracle.said.setdefault(id, {})[who] = oracle.texts[id] == text
     elif what == "reject":
-        run.append(who, rejection(item, "no"))
+        run.append(who, reject(item, "no"))
         oracle.said.setdefault(id, {})[who] = False
     elif what == "edit":
         run.append(who, edit(item, text))
@@ -260,14 +266,14 @@ def one_step(run: Run, oracle: Oracle, what: str, id: str, who: str, text: str, 
         run.append("machine", answered(id, text, item.attempts + 1))
         oracle.changed(id, text)
     elif what == "write":
-        write(run, who, out)
+        write_release(run, who, out)
     elif what == "crash":  # the intent is there, and the process dies
-        run.append(who, Running(id=id, digest=item.digest, command=("tee",)))
+        run.append(who, CommandStarted(id=id, digest=item.digest, command=("tee",)))
     elif what in ("send", "fail"):
         command = ["tee", "-a", str(sent)] if what == "send" else ["tee", "-a", str(sent), "/nowhere/at/all"]
-        Outbound(run, who, command, lambda id: None).send_all()
+        OutboundCommand(run, who, command, lambda id: None).send_all()
     else:
-        run.append(who, Marked(id=id, sent=what == "sent"))
+        run.append(who, CommandMarked(id=id, sent=what == "sent"))
 
 
 def outputs(folder: Path) -> list[tuple[str, str]]:
@@ -281,17 +287,17 @@ def lines(file: Path) -> list[tuple[str, str]]:
     return [(line["id"], line["text"]) for line in map(json.loads, file.read_text().splitlines())]
 
 
-def test_a_command_that_was_begun_and_has_no_result_waits_for_a_person(run: Run) -> None:
+def test_a_command_that_was_begun_and_has_no_result_waits_for_a_person(run: ReviewRun) -> None:
     item = run.state.items["a"]
     for who in ("Ann", "Ben"):
-        run.append(who, approval(item))
-    run.append("Ann", Running(id="a", digest=item.digest, command=("mail",)))
+        run.append(who, approve(item))
+    run.append("Ann", CommandStarted(id="a", digest=item.digest, command=("mail",)))
 
-    assert Outbound(run, "Ann", ["false"], lambda id: None).send_all() == 0
-    assert [(each.id, each.outgoing) for each in by_hand(run.state)] == [("a", Outgoing.UNKNOWN)]
-    with pytest.raises(Refused, match="no decision changes that"):
-        run.append("Ann", rejection(item, "late"))
-    run.append("Ann", Marked(id="a", sent=False))
+    assert OutboundCommand(run, "Ann", ["false"], lambda id: None).send_all() == 0
+    assert [(each.id, each.outgoing) for each in unresolved_items(run.state)] == [("a", CommandStatus.UNKNOWN)]
+    with pytest.raises(EntryRefused, match="no decision changes that"):
+        run.append("Ann", reject(item, "late"))
+    run.append("Ann", CommandMarked(id="a", sent=False))
     with pytest.raises(RunError, match="false ended with 1"):
-        Outbound(run, "Ann", ["false"], lambda id: None).send_all()
-    assert item.outgoing is Outgoing.FAILED
+        OutboundCommand(run, "Ann", ["false"], lambda id: None).send_all()
+    assert item.outgoing is CommandStatus.FAILED

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specollama.tools.doctor.service_environment import Service, likely, lines, lines_for
+from specollama.tools.doctor.service_environment import Service, likely_service, lines_for, service_lines
 
 ENVIRONMENT = {"OLLAMA_NUM_PARALLEL": "8", "LLAMA_ARG_SPEC_DRAFT_MODEL": "/my models/50%"}
 
@@ -58,28 +58,28 @@ ENVIRONMENT = {"OLLAMA_NUM_PARALLEL": "8", "LLAMA_ARG_SPEC_DRAFT_MODEL": "/my mo
     ],
 )
 def test_the_lines_of_each_service(service: Service, written: tuple[str, ...]) -> None:
-    assert lines(service, ENVIRONMENT) == written
+    assert service_lines(service, ENVIRONMENT) == written
 
 
 def test_a_shell_gives_the_server_what_was_meant() -> None:
     odd = {"A": "it's", "B": 'a "b" $c `d` \\e'}
-    [line] = lines(Service.SHELL, odd)
+    [line] = service_lines(Service.SHELL, odd)
     show = 'python3 -c \'import json, os; print(json.dumps([os.environ["A"], os.environ["B"]]))\''
     told = subprocess.run(["sh", "-c", line.replace("ollama serve", show)], capture_output=True, text=True, check=True)
     assert json.loads(told.stdout) == list(odd.values())
 
 
 def test_powershell_ends_a_text_at_no_quote_within() -> None:
-    assert "'it''s'" in lines(Service.WINDOWS, {"A": "it's"})[0]
+    assert "'it''s'" in service_lines(Service.WINDOWS, {"A": "it's"})[0]
 
 
 def test_how_ollama_is_run_here(tmp_path: Path) -> None:
     unit = tmp_path / "ollama.service"
-    assert likely("Linux", (unit,)) is Service.SHELL
+    assert likely_service("Linux", (unit,)) is Service.SHELL
     unit.touch()
-    assert likely("Linux", (unit,)) is Service.SYSTEMD
-    assert likely("Darwin", (unit,)) is Service.LAUNCHD
-    assert likely("Windows", (unit,)) is Service.WINDOWS
+    assert likely_service("Linux", (unit,)) is Service.SYSTEMD
+    assert likely_service("Darwin", (unit,)) is Service.LAUNCHD
+    assert likely_service("Windows", (unit,)) is Service.WINDOWS
 
 
 def test_a_shell_starts_the_server_where_it_was() -> None:
@@ -99,7 +99,7 @@ def test_a_server_on_another_machine_goes_on_being_reached() -> None:
             "http://[fd00::7]:11434": "'[::]:11434'",
         }.items():
             assert lines_for(service, url, {"A": "1"}) == (f"OLLAMA_HOST={address} A=1 ollama serve",)
-    assert lines_for(Service.SYSTEMD, "http://tower:11500", {"A": "1"}) == lines(Service.SYSTEMD, {"A": "1"})
+    assert lines_for(Service.SYSTEMD, "http://tower:11500", {"A": "1"}) == service_lines(Service.SYSTEMD, {"A": "1"})
 
 
 def test_where_ollama_listens_behind_another_server_is_not_made_up() -> None:
