@@ -17,10 +17,10 @@ from specollama.config.schema import ConfigTable, ModelTable, PairTable, join_na
 from specollama.config.settings import FLAGS, NATIVE, DraftRef, FileRef, ModelRef, Overrides, PairSettings, PromptLookup
 from specollama.config.validation import ConfigLocation, validate_table
 from specollama.errors import ConfigError, one_line
-from specollama.pairs import toml
+from specollama.config import toml
 from specollama.spec_decode.types import ServerApi
 
-LOCAL_NAME = "specollama.pairs.toml"
+LOCAL_NAME = "specollama.toml"
 
 
 @dataclass(frozen=True, slots=True)

@@ -264,7 +264,7 @@ def test_C24_lanes_only_where_what_was_measured_says_that_they_pay(
 
 
 def run(config: str, tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    file = tmp_path / "specollama.pairs.toml"
+    file = tmp_path / "specollama.toml"
     file.write_text(config)
     command = [sys.executable, "-m", "specollama", "pairs", "--config", str(file), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

@@ -46,7 +46,7 @@ def caller(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 def own_config(text: str) -> Path:
     """A configuration of the working directory that the user trusts."""
-    file = Path("specollama.pairs.toml")
+    file = Path("specollama.toml")
     file.write_text(text)
     trust.trust(file)
     return file

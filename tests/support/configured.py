@@ -8,7 +8,7 @@ from pathlib import Path
 
 def written(folder: Path, url: str, *, serve: str = "", pair: str = "", more: str = "", idle: float = 60) -> Path:
     """A configuration: one server, one pair, `duo`."""
-    file = folder / "specollama.pairs.toml"
+    file = folder / "specollama.toml"
     file.write_text(
         f"""
 [endpoints.server]

@@ -19,7 +19,7 @@ def trust(
     ] = Path(LOCAL_NAME),
     revoke: Annotated[bool, typer.Option("--revoke", help="Trust it no longer.")] = False,
 ) -> None:
-    """Let the specollama.pairs.toml of a folder be used there, as it is now. Read it first.
+    """Let the specollama.toml of a folder be used there, as it is now. Read it first.
 
     It decides which servers get your prompts and tokens. A changed file is asked about again.
     """

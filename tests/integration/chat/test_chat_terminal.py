@@ -226,7 +226,7 @@ def test_a_conversation_from_the_first_word_to_the_next_day(
     chat: Chat, embedded: RunningServer, places: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Typed, streamed, stopped, gone on with, by another pair, resized, saved, resumed, exported: a real model."""
-    (tmp_path / "specollama.pairs.toml").write_text(
+    (tmp_path / "specollama.toml").write_text(
         f'default_pair = "one"\n[endpoints.here]\nurl = "{embedded.url}"\n'
         '[pairs.one]\ntarget = { model = "target", endpoint = "here" }\n'
         'draft = { model = "draft", endpoint = "here" }\n'
@@ -235,7 +235,7 @@ def test_a_conversation_from_the_first_word_to_the_next_day(
         "[pairs.two.options]\ntemperature = 0\n"
     )
     monkeypatch.setenv("XDG_STATE_HOME", places["XDG_STATE_HOME"])
-    trust.trust(tmp_path / "specollama.pairs.toml")
+    trust.trust(tmp_path / "specollama.toml")
     screen = chat("--num-predict", "300", cache="shared")
     screen.wait(">>>")
     screen.enter("Write a long story about a lighthouse.")

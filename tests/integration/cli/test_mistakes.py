@@ -96,7 +96,7 @@ def file(tmp_path: Path) -> Path:
         '[pairs.coder]\ntarget = { model = "big" }\ndraft = { model = "small" }\n'
         '[pairs.prose]\ntarget = { model = "big" }\ndraft = { model = "small" }\n'
     )
-    return tmp_path / "specollama.pairs.toml"
+    return tmp_path / "specollama.toml"
 
 
 def test_an_unknown_pair_gets_near_names(call: Call, file: Path) -> None:

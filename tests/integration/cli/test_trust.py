@@ -1,4 +1,4 @@
-"""A specollama.pairs.toml that lies in the working directory is used only once somebody has allowed it."""
+"""A specollama.toml that lies in the working directory is used only once somebody has allowed it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def stranger(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stranger]:
     monkeypatch.setenv("MY_SECRET", "hush")
     with Stranger() as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        Path("specollama.pairs.toml").write_text(
+        Path("specollama.toml").write_text(
             f'[endpoints.stranger]\nurl = "{server.url}"\ntoken_env = "MY_SECRET"\n'
             '[pairs.p]\ntarget = { model = "m", endpoint = "stranger" }\ndraft = "d"\n'
         )
@@ -107,26 +107,26 @@ def test_a_file_that_is_named_or_trusted_is_used(
     call: Call, stranger: Stranger, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
     if named == "variable":
-        monkeypatch.setenv("SPECOLLAMA_CONFIG", "specollama.pairs.toml")
+        monkeypatch.setenv("SPECOLLAMA_CONFIG", "specollama.toml")
     if named == "trust":
-        assert call("trust").err == "specollama.pairs.toml: trusted as it is now\n"
-    call("run", *(("--config", "specollama.pairs.toml") if named == "flag" else ()), "public")
+        assert call("trust").err == "specollama.toml: trusted as it is now\n"
+    call("run", *(("--config", "specollama.toml") if named == "flag" else ()), "public")
     assert stranger.heard[0][1]["Authorization"] == "Bearer hush"
 
 
 def test_a_change_ends_the_trust(call: Call, stranger: Stranger) -> None:
     call("trust")
-    with Path("specollama.pairs.toml").open("a") as file:
+    with Path("specollama.toml").open("a") as file:
         file.write("# more\n")
     assert "isn't trusted" in call("run", "private").err
     assert stranger.heard == []
 
 
 def test_trust_is_revoked(call: Call, stranger: Stranger) -> None:
-    call("trust", "specollama.pairs.toml")
-    assert call("trust", "--revoke").err == "specollama.pairs.toml: not trusted any more\n"
+    call("trust", "specollama.toml")
+    assert call("trust", "--revoke").err == "specollama.toml: not trusted any more\n"
     assert "isn't trusted" in call("run", "private").err
-    assert call("trust", "--revoke").err == "specollama.pairs.toml: wasn't trusted\n"
+    assert call("trust", "--revoke").err == "specollama.toml: wasn't trusted\n"
     assert stranger.heard == []
 
 
@@ -135,14 +135,14 @@ def test_trust_is_of_one_place(call: Call, stranger: Stranger, tmp_path: Path, m
     call("trust")
     for name in ("copy", "link"):
         (tmp_path / name).mkdir()
-    (tmp_path / "copy" / "specollama.pairs.toml").write_bytes(Path("specollama.pairs.toml").read_bytes())
-    (tmp_path / "link" / "specollama.pairs.toml").symlink_to(tmp_path / "specollama.pairs.toml")
+    (tmp_path / "copy" / "specollama.toml").write_bytes(Path("specollama.toml").read_bytes())
+    (tmp_path / "link" / "specollama.toml").symlink_to(tmp_path / "specollama.toml")
     (tmp_path / "same").symlink_to(tmp_path)
     for name in ("copy", "link"):
         monkeypatch.chdir(tmp_path / name)
         assert "isn't trusted" in call("pairs").err
     assert stranger.heard == []
-    assert trust.configuration(None, {}, tmp_path / "same").file == tmp_path / "same" / "specollama.pairs.toml"
+    assert trust.configuration(None, {}, tmp_path / "same").file == tmp_path / "same" / "specollama.toml"
 
 
 def test_a_file_of_a_folder_above_is_not_looked_for(
@@ -155,8 +155,8 @@ def test_a_file_of_a_folder_above_is_not_looked_for(
 
 
 def test_a_link_whose_file_is_changed_is_asked_about_again(call: Call, stranger: Stranger) -> None:
-    Path("specollama.pairs.toml").rename("real.toml")
-    Path("specollama.pairs.toml").symlink_to("real.toml")
+    Path("specollama.toml").rename("real.toml")
+    Path("specollama.toml").symlink_to("real.toml")
     call("trust")
     with Path("real.toml").open("a") as file:
         file.write("# more\n")
@@ -166,7 +166,7 @@ def test_a_link_whose_file_is_changed_is_asked_about_again(call: Call, stranger:
 
 def test_a_file_that_is_swapped_while_it_is_asked_about_is_not_used(tmp_path: Path) -> None:
     """What was answered is what is parsed; what lies there by then is asked about the next time."""
-    file = tmp_path / "specollama.pairs.toml"
+    file = tmp_path / "specollama.toml"
     file.write_text('[pairs.asked]\ntarget = { model = "m" }\ndraft = "d"\n')
     other = '[pairs.swapped]\ntarget = { model = "m" }\ndraft = "d"\n'
 
@@ -201,7 +201,7 @@ def test_what_was_answered_is_kept_for_the_user_alone(call: Call, stranger: Stra
     call("trust")
     kept = tmp_path / "state" / "specollama" / "trusted.json"
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
-    assert list(json.loads(kept.read_text())) == [str(tmp_path / "specollama.pairs.toml")]
+    assert list(json.loads(kept.read_text())) == [str(tmp_path / "specollama.toml")]
 
 
 @pytest.mark.parametrize("spoilt", ["", "[]", "{", '{"PLACE": true}', '{"PLACE": {"trusted": true}}'])
@@ -210,18 +210,18 @@ def test_answers_that_can_not_be_read_trust_nothing(
 ) -> None:
     kept = tmp_path / "state" / "specollama" / "trusted.json"
     kept.parent.mkdir(parents=True)
-    kept.write_text(spoilt.replace("PLACE", str(tmp_path / "specollama.pairs.toml")))
+    kept.write_text(spoilt.replace("PLACE", str(tmp_path / "specollama.toml")))
     assert "isn't trusted" in call("run", "private").err
     assert stranger.heard == []
 
 
 def test_a_file_that_is_not_there_can_not_be_trusted(call: Call) -> None:
     shown = call("trust")
-    assert (shown.code, shown.err) == (2, "error: specollama.pairs.toml: can't be read: No such file or directory\n")
+    assert (shown.code, shown.err) == (2, "error: specollama.toml: can't be read: No such file or directory\n")
 
 
 def test_what_is_written_for_the_user_stays_trusted_and_nothing_else_does(tmp_path: Path) -> None:
-    file, before, after = tmp_path / "specollama.pairs.toml", "# a\n", "# b\n"
+    file, before, after = tmp_path / "specollama.toml", "# a\n", "# b\n"
     file.write_text(after)
     trust.follow(file, before, after)
     with pytest.raises(ConfigError, match="isn't trusted"):
@@ -234,7 +234,7 @@ def test_what_is_written_for_the_user_stays_trusted_and_nothing_else_does(tmp_pa
 
 
 def test_a_server_that_reads_it_again_keeps_the_trusted_one(tmp_path: Path) -> None:
-    file = tmp_path / "specollama.pairs.toml"
+    file = tmp_path / "specollama.toml"
     file.write_text("[serve]\nmax_requests = 7\n")
     trust.trust(file)
     proxy = Proxy(trust.configuration(None, {}, tmp_path), dict(os.environ))

@@ -168,7 +168,7 @@ def test_what_was_not_measured_changes_no_configuration(call: Call) -> None:
         shown = call("tune", "p")
     assert shown.code == 0
     assert "pairs.p: left as it is, since nothing was learnt of its route (" in shown.out
-    assert Path("specollama.pairs.toml").read_text() == text
+    assert Path("specollama.toml").read_text() == text
 
 
 def test_a_server_that_fails_is_a_fault_of_its_pair(call: Call) -> None:
@@ -209,7 +209,7 @@ def test_a_server_that_is_down_is_one_line(call: Call) -> None:
     assert name == "p"
     assert line.startswith(f"fault: can't reach {NOWHERE}")
     assert ": start it (`ollama serve`), or correct " in line
-    assert line.endswith("specollama.pairs.toml: endpoints.one.url")
+    assert line.endswith("specollama.toml: endpoints.one.url")
 
 
 def test_without_pairs_the_server_is_looked_at(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

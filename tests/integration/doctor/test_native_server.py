@@ -46,7 +46,7 @@ url = "http://127.0.0.1:9"
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    file = tmp_path / "specollama.pairs.toml"
+    file = tmp_path / "specollama.toml"
     file.write_text(CONFIG)
     return file
 

@@ -21,7 +21,7 @@ GREEDY = {"temperature": 0, "num_predict": 16, "num_ctx": 512}
 
 @pytest.fixture
 def client(scripted: ScriptedOllama, up: Callable[[Any], str], tmp_path: Path) -> Iterator[httpx.Client]:
-    file = tmp_path / "specollama.pairs.toml"
+    file = tmp_path / "specollama.toml"
     models = default_models()
     file.write_text(
         f"[endpoints.server]\nurl = {json.dumps(up(scripted))}\n[serve]\nendpoint = 'server'\n"

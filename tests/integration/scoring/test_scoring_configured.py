@@ -31,7 +31,7 @@ target = """
 
 
 def config(tmp_path: Path, target: str, more: str = "") -> Config:
-    file = tmp_path / "specollama.pairs.toml"
+    file = tmp_path / "specollama.toml"
     file.write_text(TWO + target + "\n" + more)
     return load_config(file)
 
@@ -82,7 +82,7 @@ def test_what_cannot_be_meant_is_told_with_what_is_allowed(tmp_path: Path, targe
 )
 def test_a_draft_model_is_not_on_such_an_engine(tmp_path: Path, draft: str, says: str) -> None:
     text = TWO.replace('"lookup"', draft) + '{ model = "m", endpoint = "one", api = "vllm" }'
-    file = tmp_path / "specollama.pairs.toml"
+    file = tmp_path / "specollama.toml"
     file.write_text(text)
     with pytest.raises(ConfigError, match=says):
         load_config(file)
@@ -105,7 +105,7 @@ def test_an_ollama_client_gets_the_engines_replies(tmp_path: Path) -> None:
     ask: dict[str, Any] = {"model": "p", "options": {"temperature": 0, "num_predict": 40}, "stream": False}
     chat = {**ask, "messages": [{"role": "user", "content": "Tell me."}]}
     with serving(FakeVLLM()) as engine, serving(FakeLlamaServer()) as other:
-        file = tmp_path / "specollama.pairs.toml"
+        file = tmp_path / "specollama.toml"
         file.write_text(
             f"[endpoints.engine]\nurl = {json.dumps(engine)}\n[endpoints.other]\nurl = {json.dumps(other)}\n"
             f'[serve]\nendpoint = "other"\n[pairs.p]\nroute = "scoring"\nlookahead = 4\ndraft = "lookup"\n'

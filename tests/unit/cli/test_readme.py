@@ -66,7 +66,7 @@ def test_the_readme_has_at_most_150_lines() -> None:
 
 @pytest.mark.parametrize("shown", blocks("toml"), ids=range(len(blocks("toml"))))
 def test_each_configuration_of_the_pages_loads_and_its_default_pair_resolves(shown: str, tmp_path: Path) -> None:
-    file = tmp_path / "specollama.pairs.toml"
+    file = tmp_path / "specollama.toml"
     file.write_text(shown, encoding="utf-8")
     pair = load_config(file).pair(None, {"TOWER_TOKEN": "secret"})
     assert (pair.name, pair.target.endpoint.url) == ("coder", "http://tower:11434")

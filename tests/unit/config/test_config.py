@@ -515,8 +515,8 @@ def test_the_file_is_looked_for_from_the_flag_down_to_the_users_directory(tmp_pa
     assert find_config(None, {}, tmp_path) is None
     user_file.touch()
     assert find_config(None, {}, tmp_path) == user_file
-    (tmp_path / "specollama.pairs.toml").touch()
-    assert find_config(None, {}, tmp_path) == tmp_path / "specollama.pairs.toml"
+    (tmp_path / "specollama.toml").touch()
+    assert find_config(None, {}, tmp_path) == tmp_path / "specollama.toml"
     (tmp_path / "variable.toml").touch()
     environ = {"SPECOLLAMA_CONFIG": "variable.toml"}
     assert find_config(None, environ, tmp_path) == tmp_path / "variable.toml"

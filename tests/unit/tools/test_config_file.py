@@ -54,7 +54,7 @@ def test_pairs_are_added_beside_those_that_are_there() -> None:
 
 def test_a_new_file_holds_what_was_added(tmp_path: Path) -> None:
     text, added = config_file.add_pairs("", [pair("qwen3:8b", "qwen3:0.6b", "")])  # type: ignore[list-item]
-    file = tmp_path / "specollama.pairs.toml"
+    file = tmp_path / "specollama.toml"
     config_file.write_config(file, text)
     assert added == ["qwen3-8b"]
     assert load_config(file).pair("qwen3-8b", {}).route is Route.AUTO
@@ -69,7 +69,7 @@ def test_a_name_with_a_dot_stays_one_name(tmp_path: Path) -> None:
 
 
 def test_what_would_be_no_configuration_is_not_written(tmp_path: Path) -> None:
-    file = tmp_path / "specollama.pairs.toml"
+    file = tmp_path / "specollama.toml"
     file.write_text(WRITTEN)
     with pytest.raises(ConfigError, match=r"pairs\.coder\.lanes = 0: must be a whole number"):
         config_file.write_config(file, config_file.set_pair_keys(WRITTEN, "coder", {"lanes": 0}))
@@ -78,7 +78,7 @@ def test_what_would_be_no_configuration_is_not_written(tmp_path: Path) -> None:
 
 
 def test_a_link_and_the_files_rights_stay(tmp_path: Path) -> None:
-    file, link = tmp_path / "real.toml", tmp_path / "specollama.pairs.toml"
+    file, link = tmp_path / "real.toml", tmp_path / "specollama.toml"
     file.write_text(WRITTEN)
     file.chmod(0o600)
     link.symlink_to(file)
