@@ -125,7 +125,7 @@ class Bigrams:
         pairs = enumerate(zip(self._read, tokens, strict=False))
         return next((place for place, (ours, asked) in pairs if ours != asked), min(len(self._read), len(tokens)))
 
-    def rows(self, tokens: list[int], count: int, stopped: Callable[[], bool]) -> list[Logits]:
+    def logits(self, tokens: list[int], count: int, stopped: Callable[[], bool]) -> list[Logits]:
         self.clock.now += self.cost(len(tokens) - min(self.cached_tokens(tokens), len(tokens) - count))
         self._read = list(tokens)
         return [self._row(last) for last in tokens[len(tokens) - count :]]
