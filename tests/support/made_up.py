@@ -270,7 +270,7 @@ def exact(side: Side, options: SamplingOptions, prompt: str = PROMPT) -> dict[st
         if len(tokens) == options.num_predict:
             found[text(tokens)] = found.get(text(tokens), 0) + probability
             return
-        [row] = model.rows([*start, *tokens], 1, lambda: False)
+        [row] = model.logits([*start, *tokens], 1, lambda: False)
         for token, share in zip(*sampler.distribution(row, [*start, *tokens]), strict=True):
             if share < 1e-9:
                 continue

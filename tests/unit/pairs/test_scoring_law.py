@@ -65,7 +65,7 @@ class EveryEngine:
     def draw(self, place: PromptPosition, seed: int | None) -> SampledToken:
         vocabulary = self.side.vocabulary
         model = Bigrams(vocabulary.names, self.side.follow, Clock(), self.side.cost)
-        [row] = model.rows(list(place.tokens), 1, lambda: False)
+        [row] = model.logits(list(place.tokens), 1, lambda: False)
         tokens, probabilities = Sampler(OPTIONS, 0).distribution(row, list(place.tokens))
         number = Uniform(self.chance) if seed is None else self._noise.setdefault(seed, Uniform(self.chance))
         order = np.argsort(tokens)
