@@ -118,7 +118,7 @@ def test_a_terminal_gets_the_status_first_and_tokens_in_the_colours_of_their_ori
         text = shown.rest()
 
     assert shown.process.returncode == 0
-    assert text.startswith("\x1b[2mspeculation: on (greedy, lookahead 1-7; near-ties: gaps below 0.08 (F32))\x1b[0m\n")
+    assert text.startswith("\x1b[2mspeculation: on (greedy, lookahead 1-7)\x1b[0m\n")
     for code in ("32", "4;31", "36"):  # accepted, recovered, bonus
         assert f"\x1b[{code}m" in text
     assert text.endswith("\n")
