@@ -12,12 +12,12 @@ from typing import NoReturn, Unpack
 
 import platformdirs
 
+from specollama.config import toml
 from specollama.config.endpoints import Endpoint, parse_model_at, resolve_host, server_url
 from specollama.config.schema import ConfigTable, ModelTable, PairTable, join_names, suggest_names
 from specollama.config.settings import FLAGS, NATIVE, DraftRef, FileRef, ModelRef, Overrides, PairSettings, PromptLookup
 from specollama.config.validation import ConfigLocation, validate_table
 from specollama.errors import ConfigError, one_line
-from specollama.config import toml
 from specollama.spec_decode.types import ServerApi
 
 LOCAL_NAME = "specollama.toml"
