@@ -164,7 +164,7 @@ def test_it_is_exported_as_json_and_as_markdown(store: ConversationStore, tmp_pa
     stats = {"route": "local", "acceptance_rate": 0.75}
     turns = [ChatTurn("user", "Hi.", ("cmVk",)), ChatTurn("assistant", "*Hello.*", stats=stats, stopped=True)]
     kept = store.save(SavedConversation(ChatHistory("Be kind.", turns), {"target": "t", "draft": "d"}))
-    export_conversation(kept, tmp_path / "a.json")
+    export_conversation(kept, tmp_path / "a.json", lambda file: False, force="--force")
     assert json.loads((tmp_path / "a.json").read_text()) == as_object(kept)
     assert (tmp_path / "a.json").stat().st_mode & 0o077 == 0
     assert as_object(kept)["turns"][1] == {"role": "assistant", "content": "*Hello.*", "stopped": True, "stats": stats}
@@ -182,7 +182,7 @@ def test_it_is_exported_as_json_and_as_markdown(store: ConversationStore, tmp_pa
     none = ChatTurn("assistant", "Bye.", stats={"route": "local", "acceptance_rate": 0.0})
     assert "*local, 0% accepted*" in as_markdown(SavedConversation(ChatHistory(turns=[none])))
     with pytest.raises(UsageError, match=r"a.txt: must end in .json or .md"):
-        export_conversation(kept, tmp_path / "a.txt")
+        export_conversation(kept, tmp_path / "a.txt", lambda file: True, force="--force")
 
 
 def test_kept_conversations_are_listed_found_exported_and_deleted(
