@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specollama.cli.terminal import output
+from specollama.cli.terminal.standard_streams import decode_terminal_text
 from specollama.config import trust
 from specollama.config.loading import Config, adhoc_pair
 from specollama.config.settings import PairSettings
@@ -228,11 +229,6 @@ def read_any_bytes() -> None:
     """Bytes of standard input that are no text don't end the program; `decode_terminal_text` makes the best of them."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")
-
-
-def decode_terminal_text(text: str) -> str:
-    """What Python couldn't decode in the terminal's encoding, read as UTF-8."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _split(words: list[str], config: Config, *, target_given: bool, piped: bool) -> tuple[str | None, str]:

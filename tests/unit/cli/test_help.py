@@ -7,6 +7,7 @@ import typer.main
 
 from specollama import __version__
 from specollama.cli import app
+from specollama.cli.command_table import load
 from tests.support.calls import Call
 
 COMMANDS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
@@ -53,7 +54,7 @@ def test_help_fits_80_columns_and_cuts_nothing_off(call: Call, command: list[str
 
 
 def test_every_option_of_run_has_words_of_its_own(call: Call) -> None:
-    command = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]
+    command = load("run")
     text = call("run", "--help").out
 
     for parameter in command.params:

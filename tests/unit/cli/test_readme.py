@@ -16,6 +16,7 @@ import pytest
 import typer
 
 from specollama.cli import app
+from specollama.cli.command_table import load
 from specollama.config.loading import load_config
 from specollama.tools.review.release import item_object
 from specollama.tools.review.state import ReviewItem
@@ -48,11 +49,12 @@ def commands() -> list[list[str]]:
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
 def test_each_command_of_the_pages_is_one_that_the_program_takes(words: list[str]) -> None:
-    command, context = typer.main.get_command(app), None
-    while isinstance(command, click.Group) or hasattr(command, "commands"):
+    name, *words = words
+    command, context = load(name), click.Context(typer.main.get_command(app))
+    while hasattr(command, "commands"):
         context = click.Context(command, parent=context)
         name, *words = getattr(command, "completed", list)(words)
-        command = command.commands[name]  # type: ignore[union-attr]
+        command = command.commands[name]
     assert command.make_context(command.name, list(words), parent=context).params
 
 
