@@ -1,4 +1,4 @@
-"""What a pair drafts with, whatever its target: models opened in process, prompt lookup, and how they fared."""
+"""Drafters of a pair: loaded models, prompt lookup, and their acceptance history."""
 
 from __future__ import annotations
 

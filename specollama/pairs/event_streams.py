@@ -50,7 +50,7 @@ async def plain_events(
 
 
 async def fall_back_if_empty(events: AsyncIterator[Event]) -> AsyncGenerator[Event | str, None]:
-    """The events of a speculated reply; a reason instead, when it came to nothing before any text.
+    """The events of a speculated reply. Yields the fallback reason if the reply failed before its first token.
 
     The target's own chat endpoint then answers better than the rest of a raw stream would: it knows its model's
     markers. So does it when the target refuses a raw request (status 400) but may not refuse the chat.

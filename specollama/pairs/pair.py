@@ -214,7 +214,7 @@ class Pair:
         return self._scoring if await self._scoring.detect_engine(self.settings) else None
 
     async def _plan_local(self, context: ReplyContext, target: ModelInfo, draft: ModelInfo | str) -> LocalPlan | str:
-        """A plan with the target's own file, or why that can't be; "" where it isn't worth a word."""
+        """A local plan, or the reason there is none ("" if the reason need not be shown)."""
         if not context.sampling.greedy and not target.has_known_sampler:
             return "the target's sampler doesn't work in llama.cpp's order"
         if reason := sampler_obstacle(context.sampling):

@@ -1,4 +1,4 @@
-"""Which drafted tokens stand: the three rules, over numbers and a random generator alone.
+"""Verification of drafted tokens by three acceptance methods, from numbers and a random generator alone.
 
 - *greedy*: the drafted token stands if it is the target's most probable one.
 - *rejection*: it stands with probability min(1, p/q); else a token is recovered from max(0, p - q), normalised
@@ -61,19 +61,19 @@ def renormalize_visible(
 
 
 def accepts(token: str, p: Distribution, q: Distribution, random: Random) -> bool:
-    """Whether a token drawn from q stands under p: with probability min(1, p/q)."""
+    """Whether to accept a token drawn from q under p: with probability min(1, p/q)."""
     return random.random() * q[token] < p.get(token, 0.0)
 
 
 def residual(p: Distribution, q: Distribution) -> Distribution:
-    """max(0, p - q), normalised: what a rejected token is replaced from."""
+    """max(0, p - q), normalized: the distribution of the recovered token."""
     excess = {token: max(0.0, weight - q.get(token, 0.0)) for token, weight in p.items()}
     total = sum(excess.values())
     return {token: weight / total for token, weight in excess.items()} if total > 0 else p
 
 
 def sample_from(distribution: Distribution, random: Random) -> str:
-    """One token of the distribution."""
+    """Draw one token of the distribution."""
     point = random.random()
     token = ""
     for token, weight in distribution.items():
@@ -84,7 +84,7 @@ def sample_from(distribution: Distribution, random: Random) -> str:
 
 
 def verify(draft: Draft, scored: TargetScores, rule: AcceptanceMethod, random: Random) -> VerifyResult:
-    """Walk along the draft as far as the target agrees, and take one token of the target's beyond.
+    """Accept the draft as far as the target agrees, then take one token of the target's own (recovered or bonus).
 
     Under REJECTION a place is judged by that rule where p and q are both known, else by match; any other rule
     is match throughout. The walk is over text: a token of the target may span drafted ones, or end inside one,
@@ -128,7 +128,7 @@ def _token_with_text(text: str, row: TargetRow) -> Token:
 
 
 def _token_starts(draft: Draft) -> dict[int, int]:
-    """Each drafted token's place by the offset, in characters, at which it begins."""
+    """Index of each drafted token by the character offset at which it begins."""
     starts, offset = {}, 0
     for place, token in enumerate(draft.tokens):
         starts[offset] = place

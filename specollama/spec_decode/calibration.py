@@ -1,4 +1,4 @@
-"""How likely a drafted token is accepted: by how sure its drafter was, and by how it fares in the present reply."""
+"""Acceptance probability of drafted tokens, from the drafter's confidence and the outcomes in the present reply."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHIFT_MEMORY = 2000.0  # tokens
 
 @dataclass(slots=True)
 class Calibration:
-    """What is kept of a drafter: how often its tokens were accepted by its confidence, and how steady that is.
+    """A drafter's saved counts: acceptance by confidence, and how much acceptance varies between parts of replies.
 
     `hits` and `trials`: accepted and tested tokens in bins of confidence; old counts fade. A bin that has seen nothing
     answers with the confidence itself. `shifts`: tokens by the shift of the log-odds that held where they stood.
@@ -44,11 +44,11 @@ class Calibration:
 
     @property
     def mean_acceptance(self) -> float:
-        """The acceptance rate of all that is drafted."""
+        """The acceptance rate over all drafted tokens."""
         return (sum(self.hits) + _MEAN_WEIGHT * _MEAN) / (self.tested + _MEAN_WEIGHT)
 
     def probability(self, confidence: float) -> float:
-        """The probability that a token drafted with this confidence is accepted, if those before it were."""
+        """Probability that a token drafted with this confidence is accepted, given that its predecessors were."""
         place = _bin(confidence)
         guess = min(_MAX_PRIOR, max(1 - _MAX_PRIOR, confidence))
         return (self.hits[place] + _PRIOR_WEIGHT * guess) / (self.trials[place] + _PRIOR_WEIGHT)
@@ -63,7 +63,7 @@ class Calibration:
         self.trials[place] += 1
 
     def shift_prior(self) -> list[float]:
-        """How often each shift of the log-odds holds."""
+        """The long-run share of each shift of the log-odds."""
         total = sum(self.shifts) + sum(_USUAL)
         return [(seen + first) / total for seen, first in zip(self.shifts, _USUAL, strict=True)]
 
@@ -72,14 +72,14 @@ class Calibration:
         self.shifts = [keep * seen + weight for seen, weight in zip(self.shifts, weights, strict=True)]
 
     def token_classes(self) -> list[tuple[float, float]]:
-        """The kinds of tokens that it drafts: the probability of each to be accepted, and its share of the tokens."""
+        """The kinds of drafted tokens: the acceptance probability of each, and its share of the tokens."""
         total = self.tested + _MEAN_WEIGHT
         seen = [(hit / trial, trial / total) for hit, trial in zip(self.hits, self.trials, strict=True) if trial > 0]
         return [*seen, (_MEAN, _MEAN_WEIGHT / total)]
 
 
 def _bin(confidence: float) -> int:
-    """Narrower ones towards certainty, where a little more makes drafts much longer."""
+    """Bins narrow towards 1, where a little more confidence makes drafts much longer."""
     return min(CONFIDENCE_BINS - 1, int((1 - math.sqrt(1 - min(1.0, max(0.0, confidence)))) * CONFIDENCE_BINS))
 
 
@@ -90,7 +90,7 @@ def shifted_probabilities(probability: float) -> list[float]:
 
 @dataclass(slots=True)
 class DrafterStats:
-    """What is known of one drafter: seconds a token drafted and a token read, and how its drafts fare in a reply.
+    """One drafter in one reply: seconds per drafted and per prefilled token, and its acceptance so far.
 
     The acceptance may change within a reply, as where prose follows code. `shift_weights` are the probabilities of each
     shift of the log-odds at this place: the forward pass of a hidden Markov model. `rounds_idle`: drafts of others
@@ -109,14 +109,14 @@ class DrafterStats:
         self.future_accept_probs = shifted_probabilities(self.calibration.mean_acceptance)
 
     def token_classes(self) -> list[tuple[float, float]]:
-        """The kinds of tokens that it drafts: the probability of each to be accepted, and its share of the tokens."""
+        """The kinds of drafted tokens: the acceptance probability of each, and its share of the tokens."""
         return [
             (sum(map(mul, self.shift_weights, shifted_probabilities(p))), share)
             for p, share in self.calibration.token_classes()
         ]
 
     def joint_accept_probs(self, confidences: Sequence[float], before: Sequence[float] | None = None) -> list[float]:
-        """The probability, jointly with each shift, that all tokens drafted with such confidences are accepted."""
+        """Joint probability of each shift and of accepting all tokens drafted with these confidences."""
         reached = list(before or self.shift_weights)
         for confidence in confidences:
             reached = list(map(mul, reached, shifted_probabilities(self.calibration.probability(confidence))))
@@ -133,14 +133,14 @@ class DrafterStats:
         self.advance(1)
 
     def advance(self, tokens: int) -> None:
-        """So many tokens further on the shift may be another one."""
+        """Let the shift change over so many tokens."""
         stays = (1 - _SWITCH) ** tokens
         usual = self.calibration.shift_prior()
         self.shift_weights = [stays * w + (1 - stays) * u for w, u in zip(self.shift_weights, usual, strict=True)]
 
 
 def confidences_of(draft: Draft) -> Sequence[float]:
-    """How sure the drafter was of each token; the same for all where it doesn't say."""
+    """The drafter's confidence in each token; a constant where the drafter reports none."""
     return draft.confidence or (_UNSAID,) * len(draft.tokens)
 
 

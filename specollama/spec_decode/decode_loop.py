@@ -34,12 +34,12 @@ _TokenTag = tuple[
 ]  # what was emitted, in which round, and how sure the drafter was there
 
 RoundObserver = Callable[[RoundRecord], None]
-"""Told of each round as soon as it is judged."""
+"""Observer that receives each round as soon as it is verified."""
 
 
 @dataclass(slots=True)
 class SpeculativeDecoder:
-    """One reply, speculated.
+    """Decodes one reply with speculation.
 
     `prompt` is the rendered prompt, as it is sent; `rule` is decided (never AUTO). Close the generator of
     `events` to stop: whoever opened the drafter and the target closes their requests.
@@ -103,7 +103,7 @@ class SpeculativeDecoder:
         yield Done(self._stopper.reason, self.stats)
 
     def _stop_reason(self, verdict: VerifyResult, continuation: TargetContinuation, duration: int) -> str | None:
-        """Why the rest of the reply is better left to the target alone; None to go on."""
+        """The reason to leave the rest of the reply to the target alone; None to go on speculating."""
         if continuation.lost:
             return continuation.reason
         if self.monitor is None:
@@ -113,7 +113,7 @@ class SpeculativeDecoder:
         return self.monitor.stop_reason()
 
     async def _propose(self) -> Draft:
-        """A draft that leaves room for the token beyond it."""
+        """A draft that leaves room for the bonus token."""
         remaining = self._stopper.remaining
         count = (
             self.lookahead.max_draft_tokens()
@@ -129,7 +129,10 @@ class SpeculativeDecoder:
         return draft
 
     async def _score(self, proposed: Draft, drafting: float) -> tuple[Draft, VerifyResult, Sequence[float]]:
-        """What of the draft was sent, its verdict, and what that was held to be. `drafting`: seconds that it took."""
+        """Score the draft. Returns the tokens sent, the verdict, and the forecast acceptance probabilities.
+
+        `drafting`: seconds that drafting took.
+        """
         draft = proposed.first(self.lookahead.verify_length(proposed))
         began = perf_counter_ns()
         scored = await self.target.score(draft)
@@ -147,7 +150,7 @@ class SpeculativeDecoder:
         return draft, verdict, forecast
 
     def _emit(self, draft: Draft, verdict: VerifyResult, forecast: Sequence[float]) -> Iterator[Text]:
-        """Show the round's tokens, and count them: only those that the reply still took."""
+        """Emit and count the round's tokens, up to the one that ends the reply."""
         number, used = self.stats.rounds + 1 if verdict.drafted else 0, 0
         sure, offset = _confidence_by_offset(draft), 0
         for emitted in verdict.emitted:
@@ -174,7 +177,7 @@ class SpeculativeDecoder:
         return continuation
 
     def _continue(self, continuation: TargetContinuation) -> Iterator[Text | Status]:
-        """Show what the target wrote alone, and what there is to say of its end.
+        """Emit what the target wrote alone, and handle its end.
 
         The first token carries the count of those without text.
         """
@@ -198,7 +201,7 @@ class SpeculativeDecoder:
                 yield Status(on=False, detail=continuation.reason)
 
     async def _plain_rest(self, why: str) -> AsyncGenerator[Event, None]:
-        """The rest of the reply as one plain stream, told before it begins."""
+        """Stream the rest of the reply without drafts, after a Status that says so."""
         yield Status(on=False, detail=why)
         async with aclosing(self.target.stream(self._stopper.remaining)) as stream:
             async for item in stream:
@@ -214,6 +217,6 @@ class SpeculativeDecoder:
 
 
 def _confidence_by_offset(draft: Draft) -> dict[int, float]:
-    """How sure the drafter was, by the offset in characters at which it was asked."""
+    """The drafter's confidence, by the character offset of the drafted token."""
     starts = accumulate((len(token.text) for token in draft.tokens), initial=0)
     return dict(zip(starts, draft.confidence, strict=False))

@@ -1,4 +1,4 @@
-"""Drafting while the target verifies, where they don't take each other's time (post-verify of PEARL, arXiv 2408.11850).
+"""Drafts while the target verifies, on hardware of its own (post-verify of PEARL, arXiv 2408.11850).
 
 The next draft is begun from the likeliest outcome, that all is accepted. Its first token is then a guess at the bonus
 token; where either turns out otherwise, nothing of it is used.
@@ -18,7 +18,7 @@ from specollama.spec_decode.types import Draft, TargetContinuation, TargetScores
 
 @dataclass(slots=True)
 class DraftAhead:
-    """A drafter that may be begun before the text is known that its draft is to follow.
+    """A drafter that starts before the text is known that its draft must follow.
 
     Not under Rule.REJECTION: which of two drafts is used would depend on how soon each was there, and so on what it
     says. Close it with `aclose`.
@@ -32,7 +32,7 @@ class DraftAhead:
     _ended: set[asyncio.Task[Draft]] = field(default_factory=set)  # given up, and not over yet
 
     def start(self, sent: Draft) -> None:
-        """Draft on behind what was sent to be scored, if it was drafted here."""
+        """Start the next draft behind the one just sent to the target, if this drafter made it."""
         text, self._text = self._text, None
         if text is None or not sent.tokens:
             return
@@ -58,7 +58,7 @@ class DraftAhead:
         await asyncio.gather(*self._ended, return_exceptions=True)
 
     async def _first_usable(self, text: str, count: int) -> Draft:
-        """The draft ahead if it turns out right, else another that is begun now: nothing waits for a wrong one."""
+        """The draft ahead if it fits, else a new one started now, so that nothing waits for a wrong one."""
         assert self._ahead
         anew = asyncio.create_task(self.drafter.propose(text, count))
         try:
@@ -72,7 +72,7 @@ class DraftAhead:
             self._end(anew)
 
     def _still_valid(self, text: str, count: int) -> Draft | None:
-        """What the draft ahead says beyond the text; None where the text says something else."""
+        """The rest of the draft ahead beyond the text; None if the text differs from it."""
         assert self._ahead
         task, self._ahead = self._ahead, None
         with suppress(RunError):  # asked again, it fails again or it doesn't
@@ -95,7 +95,7 @@ class DraftAhead:
 
 @dataclass(frozen=True, slots=True)
 class OverlappedTarget:
-    """A target during whose verifying these drafters draft on."""
+    """A target that lets these drafters run ahead while it verifies."""
 
     target: Target
     drafters: Sequence[DraftAhead]

@@ -1,4 +1,4 @@
-"""The whole seam between the loop and the models: a drafter proposes, a target scores.
+"""The interface between the decode loop and the models: a drafter proposes, a target verifies.
 
 Both are made for one reply and keep its state; both are closed by whoever made them.
 """
@@ -12,7 +12,7 @@ from specollama.spec_decode.types import Draft, TargetContinuation, TargetScores
 
 
 class Drafter(Protocol):
-    """Writes ahead."""
+    """Proposes draft tokens."""
 
     async def propose(self, text: str, count: int) -> Draft:
         """At most `count` tokens (0 or more) to follow `text`, the prompt and the reply so far.
@@ -22,12 +22,12 @@ class Drafter(Protocol):
         ...
 
     def learn(self, verdict: VerifyResult) -> None:
-        """How the last proposal fared."""
+        """Learn from the verification of the last proposal."""
         ...
 
 
 class Target(Protocol):
-    """Decides what stands."""
+    """Verifies drafts and produces the target's tokens."""
 
     async def score(self, draft: Draft) -> TargetScores:
         """The rows along a draft. Some may be missing: the round then ends there.
@@ -37,7 +37,7 @@ class Target(Protocol):
         ...
 
     async def commit(self, verdict: VerifyResult, limit: int | None) -> TargetContinuation:
-        """Take the round's tokens into the reply, and write on alone where the target can't be asked.
+        """Append the round's tokens to the reply. Where the target can't be asked for rows, it continues alone.
 
         `limit`: tokens that the reply may still have after the verdict's; None: any number. After a verdict
         that was `hidden`, or without tokens, the continuation has at least one, or is `end` or `lost`.
@@ -45,7 +45,7 @@ class Target(Protocol):
         ...
 
     def stream(self, limit: int | None) -> AsyncGenerator[Token | TargetContinuation, None]:
-        """The rest of the reply from where the target stands, in one go.
+        """Stream the rest of the reply from the target's present position, without drafts.
 
         The last item says why it ended, and how many tokens without a text of their own were among it.
 

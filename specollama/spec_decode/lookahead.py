@@ -24,15 +24,15 @@ class Lookahead(Protocol):
         ...
 
     def verify_length(self, draft: Draft) -> int:
-        """How many of the drafted tokens to have scored."""
+        """How many of the drafted tokens to verify."""
         ...
 
     def accept_probabilities(self, draft: Draft) -> Sequence[float]:
-        """How likely each drafted token is accepted, if those before it are; empty where that isn't known."""
+        """Each drafted token's probability of acceptance, given its predecessors; empty where unknown."""
         ...
 
     def learn(self, round: RoundRecord) -> None:
-        """What came of the last round."""
+        """Learn from the last round."""
         ...
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class FixedLookahead:
         return ()
 
     def learn(self, round: RoundRecord) -> None:
-        """What happened changes nothing."""
+        """A fixed length doesn't learn."""
 
     def __str__(self) -> str:
         return str(self.tokens)
@@ -131,7 +131,7 @@ class AdaptiveLookahead:
 
 @dataclass(slots=True)
 class SpeculationMonitor:
-    """Watches whether speculation is worth going on with, once enough was seen.
+    """Stops speculation that doesn't pay, once enough rounds were seen.
 
     `plain_seconds_per_token`: seconds that the target takes for a token alone; None where that was not measured, and
     only the acceptance is watched.
@@ -146,7 +146,7 @@ class SpeculationMonitor:
     _idle: int = 0  # rounds in which nothing was drafted, since the last draft
 
     def observe(self, verdict: VerifyResult, tokens: int, seconds: float) -> None:
-        """A round brought so many tokens, and took so long.
+        """Record a round: its tokens and its seconds.
 
         The first ones don't count: slots read the prompt then. Nor do those in which nothing was found to draft: what
         isn't there yet may come, as where a text is repeated with changes.
@@ -162,7 +162,7 @@ class SpeculationMonitor:
             self._seconds += seconds
 
     def stop_reason(self) -> str | None:
-        """Why to stop drafting; None while it may still pay."""
+        """The reason to stop drafting; None while drafting may still pay."""
         if self._tested >= MIN_TESTED_TOKENS and self._accepted < MIN_ACCEPTANCE_RATE * self._tested:
             return f"almost nothing of the draft is accepted ({self._accepted} of {self._tested} tested tokens)"
         if self._idle >= MAX_IDLE_ROUNDS:

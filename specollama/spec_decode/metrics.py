@@ -14,7 +14,7 @@ from specollama.spec_decode.types import Origin, Route, VerifyResult
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """How likely a drafted token was held to be accepted, if those before it were, and whether it was."""
+    """Forecast probability that a drafted token is accepted, given its predecessors were; and the outcome."""
 
     probability: float
     accepted: bool
@@ -55,7 +55,7 @@ class Stats:
     def record(self, verdict: VerifyResult, forecast: Sequence[float] = ()) -> None:
         """Count one round. Where nothing was drafted there was none: its token is a plain one.
 
-        `forecast`: how likely each drafted token was held to be accepted, if those before it were.
+        `forecast`: each drafted token's probability of acceptance, given that its predecessors are accepted.
         """
         if not verdict.drafted:
             self.plain += len(verdict.emitted)

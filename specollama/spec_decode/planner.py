@@ -1,4 +1,4 @@
-"""Whether to draft, how much, and how much of it to have scored: by what it costs and how likely it is accepted.
+"""Decides whether to draft, how much, and how much of the draft to verify, from costs and acceptance probabilities.
 
 Costs are converted to tokens at the decoding rate: plain, or of drafting where that is higher. A conservative
 bandit (Wu et al. 2016): what isn't known to pay is tried only while the reply, were all of it lost, would still be
@@ -38,7 +38,7 @@ _UNLIMITED = 1 << 30  # tokens
 
 @dataclass(frozen=True, slots=True)
 class DraftForecast:
-    """What drafts of one source do in the long run, as long as the reply goes on as it does now.
+    """Expected gain and cost of one drafter's drafts, while the reply goes on as it does now.
 
     `gained_tokens` and `extra_seconds`: tokens and seconds beyond those of a plain pass; `tokens_per_second`: tokens a
     second that come of it. `run_lengths[i][s]`: the expected length of a run of at most `_SIZES[i]` tokens under shift
@@ -53,7 +53,7 @@ class DraftForecast:
 
 @dataclass(slots=True)
 class Planner:
-    """The lookahead that pays (lookahead.Lookahead), for one reply.
+    """The lookahead that pays (a lookahead.Lookahead), for one reply.
 
     `target_cost`: seconds of a pass of the target by its tokens; `drafters`: the drafters by name; `token_limit`:
     tokens that the reply has at most. `fixed_lengths`: lengths by round, whatever they bring, the last one for all
@@ -85,13 +85,13 @@ class Planner:
         return schedule_text(self.fixed_lengths) if self.fixed_lengths else f"0-{self.draft_limit}"
 
     def max_draft_tokens(self) -> int:
-        """The first token comes from the target alone: nothing delays it."""
+        """The most tokens to draft. The target alone decodes the first token, so that nothing delays it."""
         if self.fixed_lengths:
             return self.fixed_lengths[min(self._rounds, len(self.fixed_lengths) - 1)]
         return self.draft_limit if self._tokens_written else 0
 
     def pick_drafter(self, unread: Mapping[str, int], *, instead: float = 0.0) -> str | None:
-        """The model that is to draft now, if any: the one of which most is hoped for, now and then another.
+        """The model that should draft now, or None: the one with the largest expected gain, now and then another.
 
         `unread`: tokens that each would have to read first; `instead`: tokens that may be gained without it.
         """
@@ -116,7 +116,7 @@ class Planner:
         return best if self._pays_off(best, unread[best], instead) else None
 
     def _extra_seconds(self, best: str, other: str) -> float:
-        """Seconds by which a draft of another model than the best is expected to be dearer."""
+        """Expected loss in seconds when another model than the best one drafts."""
         mine, its = self.draft_forecast(best), self.draft_forecast(other)
         return max(
             0.0,
@@ -124,7 +124,7 @@ class Planner:
         )
 
     def _pays_off(self, name: str, unread: int, instead: float) -> bool:
-        """Whether to let a model draft now, which has to read so many tokens first.
+        """Whether a model that must prefill `unread` tokens first should draft now.
 
         `instead`: tokens that may be gained without it. What it reads serves all drafts to come.
         """
@@ -150,13 +150,13 @@ class Planner:
         return source.decode_seconds + self.target_cost(2) - self.target_cost(1)
 
     def _repays_prefill(self, name: str, reading: float) -> bool:
-        """Whether drafting saves so many seconds in what is still to come: on average, and almost surely."""
+        """Whether the rest of the reply repays a prefill of so many seconds: on average, and almost surely."""
         average, sure = self._expected_savings(name)
         small = reading < self.target_cost(1)
         return average > reading and (small or _REPAID * sure + self._loss_budget(name) >= reading)
 
     def _expected_savings(self, name: str) -> tuple[float, float]:
-        """Seconds that drafting saves in what is still to come: on average, and almost surely.
+        """Seconds that drafting saves in the rest of the reply: on average, and almost surely.
 
         What is drafted beyond the end brings nothing: the last round doesn't count.
         """
@@ -166,21 +166,21 @@ class Planner:
         return saved * max(0.0, average - last), saved * max(0.0, sure - last)
 
     def _saved_per_token(self, name: str) -> float:
-        """Seconds a token that drafting saves beyond what lookup does."""
+        """Seconds per token that the model's drafts save beyond what prompt lookup saves."""
         plain, outlook = self.target_cost(1), self.draft_forecast(name)
         gain = outlook.gained_tokens - outlook.extra_seconds / plain
         beyond = max(0.0, 1 - self._lookup_gain / gain) if gain > 0 else 0.0
         return beyond * max(0.0, plain - 1 / outlook.tokens_per_second)
 
     def _loss_budget(self, name: str) -> float:
-        """Seconds that may be lost now, for the reply to be hardly slower than plain were it to end then."""
+        """Seconds that may be lost now while the reply, if it ended then, would be hardly slower than plain."""
         source = self.drafters[name]
         hoped = not self._is_calibrated(source) and self._pays(name)
         extra = min(source.calibration.spare * self.target_cost(1), (_MAX_FIRST_LOSS - _MAX_LOSS) * self._plain_seconds)
         return (1 + _MAX_LOSS) * self._plain_seconds + hoped * extra - self._seconds_spent
 
     def prefill_window(self, name: str) -> int:
-        """Tokens that are worth reading before a first draft: of a longer text a draft model reads only the end."""
+        """Tokens that are worth prefilling before a first draft. A draft model reads only the end of a longer text."""
         source, (average, sure) = self.drafters[name], self._expected_savings(name)
         if not self._is_calibrated(source):
             return _MIN_PREFILL_WINDOW
@@ -192,7 +192,7 @@ class Planner:
         )
 
     def _spend_exploration(self, name: str, unread: int, seconds: float, *, owed: bool = False) -> bool:
-        """Whether so much time may be lost to see whether drafting pays by now. `owed`: though nothing is spared."""
+        """Whether to spend so many seconds to see if drafting pays by now. `owed`: even if none were saved up."""
         source = self.drafters[name]
         seconds += source.prefill_seconds_per_token * max(0, unread - 1)
         tokens = seconds / self.target_cost(1)
@@ -202,7 +202,7 @@ class Planner:
         return True
 
     def observe_unused(self, draft: Draft, verdict: VerifyResult) -> None:
-        """A draft that was not taken: what became of its places tells as much."""
+        """Learn from a draft that was not sent: its positions have outcomes, too."""
         self._observe(self.drafters[draft.source], draft, verdict)
 
     def should_extend(self, draft: Draft) -> bool:
@@ -222,7 +222,7 @@ class Planner:
         return False
 
     def _joint_probability(self, draft: Draft, source: DrafterStats) -> list[float]:
-        """The probability, jointly with each shift, that the reply goes along with all of a growing draft."""
+        """Joint probability of each shift and of the whole growing draft being accepted."""
         known = len(self._sure)
         if not known or draft.confidence[:known] != self._sure:
             self._reach_probabilities, known = source.shift_weights, 0
@@ -234,7 +234,7 @@ class Planner:
         return source.calibration.tested >= _MIN_TESTED
 
     def verify_length(self, draft: Draft) -> int:
-        """The beginning of the draft that gains most."""
+        """The number of drafted tokens to verify: the prefix that gains most."""
         if (
             not draft.tokens
             or self.fixed_lengths
@@ -252,7 +252,7 @@ class Planner:
         return [after / before for before, after in pairwise(reached)]
 
     def net_gain(self, draft: Draft) -> float:
-        """What the best beginning of a draft brings beyond its price, in tokens; what it took to draft is spent."""
+        """Net gain in tokens of the best prefix of a draft; the time spent on drafting is sunk."""
         return max(self._gains(draft), default=0.0)
 
     def learn(self, round: RoundRecord) -> None:
@@ -301,7 +301,7 @@ class Planner:
 
     @property
     def _seconds_to_tokens(self) -> float:
-        """What a second is worth, in tokens."""
+        """Tokens that a second is worth."""
         plain = 1 / self.target_cost(1)
         return (
             max(plain, self.draft_forecast(self._current_drafter).tokens_per_second)
@@ -310,7 +310,7 @@ class Planner:
         )
 
     def draft_forecast(self, name: str) -> DraftForecast:
-        """Time is worth what it brings: the rate is found by Dinkelbach's iteration (1967)."""
+        """A drafter's forecast. Dinkelbach's iteration (1967) finds the decoding rate that values its time."""
         if name not in self._forecasts:
             source, plain = self.drafters[name], 1 / self.target_cost(1)
             sizes = [size for size in _SIZES if size <= self.draft_limit]
@@ -346,7 +346,7 @@ class Planner:
         return brings, takes
 
     def _accept_probabilities(self, draft: Draft) -> list[float]:
-        """The probability that the reply goes along with the draft up to each of its tokens."""
+        """The probability that the draft is accepted up to and including each token."""
         source, found = self.drafters[draft.source], list[float]()
         reached = source.shift_weights
         for confidence in confidences_of(draft):
@@ -362,6 +362,6 @@ class Planner:
 
 
 def report_reply_end(lookahead: Lookahead, event: Event) -> None:
-    """Let a planner know that its reply ended by itself, and not at a limit."""
+    """Tell a planner that its reply ended by itself, not at a limit."""
     if isinstance(lookahead, Planner) and isinstance(event, Done) and event.reason is DoneReason.STOP:
         lookahead.reply_ended()

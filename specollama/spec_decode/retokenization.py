@@ -1,4 +1,4 @@
-"""Where a reply may be cut and sent again: places at which the text is tokenised as it was sampled.
+"""Finds the places where a reply can be cut and sent again: where its text re-tokenizes as it was sampled.
 
 A server takes text, so what was sampled as tokens is tokenised anew in every request. Where the new tokens
 differ from the sampled ones, the target would be asked about another context than it wrote itself. A *path* is
@@ -19,28 +19,28 @@ class Tokenizer(Protocol):
 
     @property
     def unambiguous_texts(self) -> frozenset[str]:
-        """Texts that exactly one token prints, whole: no other token, and no fragment of a character, prints them."""
+        """Texts that exactly one token prints; no other token and no fragment of a character prints them."""
         ...
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """The tokens of a whole prompt: begin marker added where the model wants it, markers recognised."""
+        """Token ids of a whole prompt: BOS added where the model wants it, control tokens recognized."""
         ...
 
     def display_text(self, token: int) -> str:
-        """What the server prints for a token: "" for control tokens and bare fragments of characters."""
+        """The text that the server shows for a token: "" for control tokens and fragments of characters."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CutPoint:
-    """A place where the reply may be cut: the whole text before it, and how many tokens of the reply that is."""
+    """A place where the reply can be cut: the whole text before it, and the tokens of the reply in it."""
 
     text: str
     position: int
 
 
 class TokenPath(Protocol):
-    """Where the target stands in its reply, and where it may be asked.
+    """The target's position in its reply, and the places where rows can be requested.
 
     `anchor` is the last good cut; `pending` are the texts of the reply after it, which are not yet known to
     lead to a good one, and `sampled` the tokens behind them: more than the texts where some had none of their own.
@@ -57,19 +57,19 @@ class TokenPath(Protocol):
     def is_stuck(self) -> bool: ...
 
     def prompt_tokens_at(self, cut: CutPoint) -> int | None:
-        """The tokens of the whole prompt up to a cut; None while that isn't known."""
+        """Number of tokens of the whole prompt up to a cut; None while it is unknown."""
         ...
 
     def cut_points(self, texts: Sequence[str]) -> list[CutPoint]:
-        """The cuts along a draft that may be asked: after none of its tokens, after one, and so forth."""
+        """The cuts along a draft where a row can be requested: after none of its tokens, after one, and so on."""
         ...
 
     def confirm(self, cut: CutPoint, prompt_eval_count: int | None) -> bool:
-        """The server read a cut as so many tokens: whether those can be the sampled ones."""
+        """Whether the server's token count for a cut agrees with the sampled tokens."""
         ...
 
     def advance(self, texts: Sequence[str]) -> None:
-        """The reply goes on with these tokens."""
+        """Append these tokens to the reply."""
         ...
 
     def count_to_first_aligned(self, texts: Sequence[str]) -> int | None:
@@ -90,7 +90,7 @@ class TokenPath(Protocol):
 
 
 class ExactPath:
-    """A cursor with the target's own tokenizer: every cut is checked before it is asked."""
+    """A path checked with the target's own tokenizer: every cut is verified before a row is requested there."""
 
     def __init__(self, prompt: str, vocabulary: Tokenizer) -> None:
         self.vocabulary = vocabulary
@@ -167,7 +167,7 @@ class ExactPath:
         return ids if sampled != len(texts) or shown == list(texts) else None
 
     def _extended(self, text: str, ids: tuple[int, ...], token: str) -> tuple[int, ...] | None:
-        """The path one token further; None where its text would be tokenised otherwise."""
+        """The path with one more token; None if the longer text tokenizes differently."""
         longer = self.vocabulary.encode(text + token)
         if len(longer) != len(ids) + 1 or longer[:-1] != ids:
             return None

@@ -1,4 +1,4 @@
-"""Where a reply ends: stop strings and num_predict over tokens that arrive in bursts.
+"""Ends a reply at stop strings and num_predict, over tokens that arrive in bursts.
 
 Tokens are judged one after another, in the order in which they were sampled, however many arrive at once: the
 earliest condition wins. Text that may be the beginning of a stop string is held back until that is decided.
@@ -31,7 +31,7 @@ class StoppingCriteria(Generic[TokenTag]):
 
     @property
     def remaining(self) -> int | None:
-        """Tokens that may still come; None: no limit."""
+        """Tokens that may still follow; None: no limit."""
         return None if self.limit is None else max(0, self.limit - self.tokens)
 
     def add(self, text: str, tag: TokenTag, tokens: int = 1) -> list[tuple[str, TokenTag]]:
@@ -51,7 +51,7 @@ class StoppingCriteria(Generic[TokenTag]):
         return self._release(len(joined) - _possible_beginning(joined, self.stops))
 
     def flush(self, reason: DoneReason = DoneReason.STOP) -> list[tuple[str, TokenTag]]:
-        """The target ended its reply: what was held back after all."""
+        """The target ended its reply. Returns the text that was held back."""
         return self._finish(reason, sum(len(piece) for piece, _ in self._held))
 
     def _finish(self, reason: DoneReason, length: int) -> list[tuple[str, TokenTag]]:

@@ -13,16 +13,16 @@ from enum import StrEnum
 
 
 class Origin(StrEnum):
-    """Where an emitted token comes from."""
+    """Origin of an emitted token."""
 
     ACCEPTED = "accepted"
     RECOVERED = "recovered"
     BONUS = "bonus"
-    PLAIN = "plain"  # written by the target alone: nothing was drafted at this place
+    PLAIN = "plain"  # decoded by the target alone: nothing was drafted at this position
 
 
 class AcceptanceMethod(StrEnum):
-    """How a drafted token is judged (design: acceptance)."""
+    """How a drafted token is verified."""
 
     AUTO = "auto"
     GREEDY = "greedy"
@@ -43,7 +43,7 @@ class Route(StrEnum):
 
 
 class ServerApi(StrEnum):
-    """What a model's server speaks."""
+    """The API that a model's server speaks."""
 
     OLLAMA = "ollama"
     VLLM = "vllm"
@@ -78,7 +78,7 @@ Distribution = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class TargetRow:
-    """What the target showed at one position.
+    """The target's output at one position.
 
     `sample` is the target's own draw under all sampling options. It is None when the draw has no text of its
     own: at the end of the sequence (`end`), or when it is hidden (a control token, a fragment of a character).
@@ -152,11 +152,11 @@ class Draft:
         return "".join(token.text for token in self.tokens)
 
     def first(self, count: int) -> Draft:
-        """The draft cut to its first tokens; what it took stays."""
+        """The draft cut to its first `count` tokens; its costs stay."""
         return replace(self, tokens=self.tokens[:count], q=self.q[:count], confidence=self.confidence[:count])
 
     def drop_first(self, count: int) -> Draft:
-        """The draft without its first tokens; what it took stays."""
+        """The draft without its first `count` tokens; its costs stay."""
         return replace(self, tokens=self.tokens[count:], q=self.q[count:], confidence=self.confidence[count:])
 
 
@@ -171,14 +171,14 @@ class TargetScores:
     """
 
     rows: Mapping[int, TargetRow]
-    rows_requested: int = 0  # rows that were asked of the server
+    rows_requested: int = 0  # rows requested from the server
     follows_target: bool = False
     prefilled_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class OutputToken:
-    """A token that a round settled, where it comes from, and the row that it was taken from."""
+    """A token that a round emitted: its origin, and the target's most probable tokens there."""
 
     token: Token
     origin: Origin
@@ -203,18 +203,18 @@ class VerifyResult:
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """What a round cost, in seconds, and what came of it. Of `draft` the first `result.drafted` tokens were sent."""
+    """One round's outcome and its cost in seconds. The first `result.drafted` tokens of `draft` were sent."""
 
     draft: Draft
     result: VerifyResult
     draft_seconds: float = 0.0
     score_seconds: float = 0.0
-    prefilled_tokens: int = 0  # tokens of the text that the target read in it
+    prefilled_tokens: int = 0  # tokens that the target prefilled in this round
 
 
 @dataclass(frozen=True, slots=True)
 class TargetContinuation:
-    """What the target wrote by itself to get back to a place where it can be asked again.
+    """Tokens that the target decoded alone, until it could be asked for rows again.
 
     `sampled` counts the tokens behind `tokens`: more than those where a character took several. `end`: the reply
     is over, `reason`: not as asked for. `lost`: the target can't be asked again, and the rest of the reply has to

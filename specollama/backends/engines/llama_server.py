@@ -45,7 +45,7 @@ class Timings(BaseModel):
 
 
 class Chunk(BaseModel):
-    """An event of /completion. `read`: the how manieth read of the connection brought it, from 1."""
+    """An event of /completion. `read`: index (from 1) of the socket read that completed this event."""
 
     model_config = ConfigDict(extra="ignore")
 

@@ -1,4 +1,4 @@
-"""The target's tokens by what they print, and the other way about, as far as a pair has met them."""
+"""Token id <-> text cache for the target's vocabulary, filled as tokens are seen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What passes of a model cost on this machine, and how a pair's drafts fared: measured once, kept between runs.
+"""Forward-pass timings of a model on this machine, and drafters' calibration counts; saved between runs.
 
 In the user's state directory, by the files, the load options and the machine. A file there that isn't what was
 written is ignored, and said so.

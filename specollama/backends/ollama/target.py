@@ -43,7 +43,7 @@ ReplyObserver = Callable[[GenerateReply], None]
 
 
 def unnoted(reply: GenerateReply) -> None:
-    """Nobody watches."""
+    """Default observer: does nothing."""
 
 
 class ParallelTarget:

@@ -173,7 +173,7 @@ def _build_drafter(plan: OllamaPlan, watch: ServerWatch) -> Drafter | None:
 
 
 def may_double_bos(prompt: str, target: ModelInfo) -> bool:
-    """Whether the prompt has a begin marker that the server may add once more. Only for want of a vocabulary."""
+    """Whether the prompt begins with a BOS that the server may add again: a heuristic, for want of its tokenizer."""
     adds = target.show.model_info.get("tokenizer.ggml.add_bos_token")
     return adds is not False and prompt.startswith(_BEGIN_MARKERS)
 

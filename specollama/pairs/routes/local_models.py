@@ -1,4 +1,4 @@
-"""A pair whose target is opened in process: its models, what is known of their speed, and the loop over them."""
+"""Models of the route `local`: loaded target and drafts, their timings, and the decoder built from them."""
 
 from __future__ import annotations
 

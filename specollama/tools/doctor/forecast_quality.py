@@ -1,4 +1,4 @@
-"""How good a draft model's word for itself is: what it was held to have accepted, and what was."""
+"""Calibration of acceptance forecasts: predicted against observed acceptance rate, by confidence bin."""
 
 from __future__ import annotations
 
