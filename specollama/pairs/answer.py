@@ -116,7 +116,7 @@ class PairResponse:
         return self._busy_reason(pair, plan) or plan
 
     def _busy_reason(self, pair: Pair, plan: AnyPlan | str) -> str | None:
-        """Why the reply would have to wait if it was speculated: better that the target's server writes it at once."""
+        """The reason a speculated reply would have to wait; the target's server then answers at once instead."""
         if isinstance(plan, OllamaPlan) and plan.route is Route.LANES and not self.entry.slots.has_room:
             return "the target's lanes are taken by other replies"
         served = isinstance(pair.settings.target, ModelRef)
@@ -125,7 +125,7 @@ class PairResponse:
         return None
 
     async def _speculated(self, pair: Pair, plan: AnyPlan) -> AsyncGenerator[Chunk | str, None]:
-        """The chunks of a speculated reply, or a reason in place of them all."""
+        """The chunks of a speculated reply, or one fallback reason instead."""
         prepared, lanes = perf_counter_ns() - self._began, self.entry.slots
         self.stats.route = plan.route
         replies: list[Reply] = []
@@ -164,7 +164,7 @@ class PairResponse:
                     yield writer.done(event, prepared, None if self.chat else pair.context_tokens(plan, written))
 
     async def _plain(self, pair: Pair, reason: str, seed: int | None) -> AsyncGenerator[Chunk, None]:
-        """The target's own answer, in all but the model's name as it came."""
+        """The target's own answer, unchanged except for the model's name."""
         self.stats, settings, first = Stats(route=Route.PLAIN, reason=reason), pair.settings, 0
         body = upstream_body(self.body, settings.target.model, settings.options, settings.keep_alive)
         self._note(Status(on=False, detail=reason))
@@ -188,7 +188,7 @@ class PairResponse:
                     yield chunk
 
     def _without_server(self, reason: str) -> Chunk:
-        """What no Ollama serves is loaded by its first reply, or by its own engine: there is nothing to do before."""
+        """Nothing to preload: a file is opened by its first reply, and another engine has loaded its model."""
         if self.body.get("messages" if self.chat else "prompt"):
             raise ApiError(400, f"{self.entry.settings.target} isn't on an Ollama, which alone could do this: {reason}")
         return ReplyWriter(str(self.body["model"]), self.chat).loaded().body()
@@ -213,7 +213,7 @@ def _reason(chunk: Chunk) -> DoneReason:
 
 
 def _hold_slots(lanes: SlotPool, route: Route) -> AbstractContextManager[None]:
-    """What a reply takes of the target's server while it runs."""
+    """The slots of the target's server that a reply takes while it runs."""
     if route in (Route.LOCAL, Route.SCORING, Route.NATIVE):
         return nullcontext()
     return lanes.speculated_reply() if route is Route.LANES else lanes.plain_reply()

@@ -1,4 +1,4 @@
-"""A conversation: who said what, and what may be taken back. Pure."""
+"""A chat's history: its turns, and undoing them. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TITLE = 60  # characters
 
 @dataclass(frozen=True, slots=True)
 class ChatTurn:
-    """What one side said. Of an answer: its thinking, its counters, and whether it was stopped before its end."""
+    """One turn. An answer also has its thinking, its counters, and whether it was stopped early."""
 
     role: str
     content: str
@@ -23,7 +23,7 @@ class ChatTurn:
     stopped: bool = False
 
     def message(self) -> Message:
-        """As it is sent: without the thinking, which a model isn't shown again."""
+        """The message to send. It leaves the thinking out, which a model must not see again."""
         return Message(role=self.role, content=self.content, images=list(self.images) or None)
 
 
@@ -56,7 +56,7 @@ class ChatHistory:
         self.images = []
 
     def add_answer(self, answer: ChatTurn) -> bool:
-        """The answer, or the part of it that came; without any, the question is forgotten too, and False."""
+        """Append the answer, or the part that arrived. Without any text, drop the question too and return False."""
         if answer.content:
             self.turns.append(answer)
             return True
@@ -64,7 +64,7 @@ class ChatHistory:
         return False
 
     def undo(self) -> ChatTurn | None:
-        """Takes the last question and what was answered back: the question, None where there is none."""
+        """Remove the last question and its answer. Returns the question, or None if there is none."""
         while self.turns:
             turn = self.turns.pop()
             if turn.role == "user":

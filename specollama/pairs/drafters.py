@@ -37,7 +37,7 @@ class DrafterSet:
         self._lengths = LengthsByRequest({kind: ReplyLengths(list(k.lived), list(k.ended)) for kind, k in kept.items()})
 
     def save(self) -> None:
-        """Write down what was learnt."""
+        """Save costs, calibration and reply lengths."""
         fared = {
             name: profiling.CalibrationCounts.model_validate(asdict(each)) for name, each in self._calibrations.items()
         }
@@ -55,7 +55,7 @@ class DrafterSet:
         others: Sequence[DraftModel],
         prompt: Sequence[int],
     ) -> Planner:
-        """For one reply. `others`: draft models that aren't opened here; `prompt`: its tokens."""
+        """The planner of one reply. `others`: draft models that servers run; `prompt`: the prompt's token ids."""
 
         def calibration(name: str) -> Calibration:
             key = f"{rule} {sampling.temperature:g} {name}"
@@ -80,7 +80,7 @@ class DrafterSet:
         whole: Callable[[int], str],
         others: Sequence[DraftModel],
     ) -> DrafterPool:
-        """For one reply. `tokens`: of all its text, to which the target adds; `whole` gives the text of one of them."""
+        """The drafter of one reply. `tokens`: ids so far, which the target extends; `whole`: the text of an id."""
         models = [
             LocalDrafter(
                 draft.model,

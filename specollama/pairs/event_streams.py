@@ -1,4 +1,4 @@
-"""A reply's events on their way: what came of nothing, and a thinking model's thinking told apart."""
+"""Wrappers of a reply's event stream: fallback when nothing came, and splitting off a model's thinking."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def fall_back_if_empty(events: AsyncIterator[Event]) -> AsyncGenerator[Eve
 
 
 async def split_thinking(events: AsyncIterator[Event], prompt: str, thinks: bool) -> AsyncGenerator[Event, None]:
-    """The events with a thinking model's thinking marked as such."""
+    """The events, with a thinking model's thinking marked."""
     if not thinks:
         async for event in events:
             yield event

@@ -1,4 +1,4 @@
-"""What a pair can do without loss, and what it can't and why: decided from what is known, nothing asked."""
+"""Decides what can be speculated without loss, and gives the reason where it can't. Pure: no requests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def merged_options(pair: Mapping[str, Any], request: Mapping[str, Any]) -> dict[
 
 @dataclass(frozen=True)
 class ReplyContext:
-    """What one reply is asked with, all layers merged: every reason to run plain rests on what is in effect.
+    """The options of one reply, all layers merged. Every reason to run plain rests on what is in effect.
 
     `target` None: no Ollama describes the model, so that neither a Modelfile nor a version has a say.
     """
@@ -45,17 +45,17 @@ class ReplyContext:
 
     @cached_property
     def options(self) -> dict[str, Any]:
-        """Those that are sent with the request: the target's server adds the Modelfile's itself."""
+        """The options to send with the request; the target's server adds the Modelfile's itself."""
         return merged_options(self.settings.options, self.request.options)
 
     @cached_property
     def in_effect(self) -> dict[str, Any]:
-        """Those that hold at the target's server, load-time ones included; what nobody sets is left out."""
+        """The options in effect at the target's server, load-time ones included; unset ones are left out."""
         return merged_options(self._modelfile, self.options)
 
     @cached_property
     def sampling(self) -> SamplingOptions:
-        """What the target's server samples with."""
+        """The sampling options that the target's server applies."""
         defaults = self.target.defaults if self.target else SamplingOptions()
         return resolve_sampling(self.options, self._modelfile, defaults)
 
@@ -70,7 +70,7 @@ class ReplyContext:
 
 
 def why_plain(context: ReplyContext, target: ModelInfo) -> str | None:
-    """Why the reply can't be, or is not to be, speculated; None when it can."""
+    """The reason not to speculate this reply; None if it can be speculated."""
     return (
         why_drafting_is_off(context.settings)
         or request_needs_ollama_endpoint(context.request)
@@ -96,7 +96,7 @@ def near_tie_text(quantisation: str) -> str:
 
 
 def why_drafting_is_off(settings: PairSettings) -> str | None:
-    """Why nothing is to be drafted, by what the user has asked for."""
+    """The user's own choice not to draft, as a reason; None if there is none."""
     if settings.route is Route.PLAIN:
         return "route plain was asked for"
     return "lookahead is 0" if settings.lookahead == 0 else None
@@ -112,7 +112,7 @@ def request_needs_ollama_endpoint(ask: ReplyInput) -> str | None:
 
 
 def request_needs_ollama(context: ReplyContext) -> str | None:
-    """What of a request only an Ollama can do: not another engine, and not a file opened here."""
+    """The part of a request that only an Ollama can answer: no other engine, and no file opened in process."""
     ask = context.request
     if obstacle := request_needs_ollama_endpoint(ask):
         return obstacle
@@ -166,7 +166,7 @@ def choose_acceptance_method(
     draft: ModelInfo | None,
     tokenizers: TokenizerMatch,
 ) -> AcceptanceMethod:
-    """The rule of a reply: greedy at temperature 0, else rejection where it is exact, else match.
+    """The acceptance method of a reply: greedy at temperature 0, else rejection where exact, else match.
 
     With a seed it is match, so that the reply doesn't depend on what was drafted. Raises UnsupportedPair when
     rejection was asked for and can't be exact.

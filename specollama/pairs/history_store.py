@@ -1,4 +1,4 @@
-"""Conversations that are kept: an SQLite file in the user's data directory, readable by the user alone."""
+"""Saved conversations: an SQLite file in the user's data directory, readable by the user alone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CREATE TABLE turns (
 
 @dataclass(frozen=True, slots=True)
 class ConversationSummary:
-    """A kept conversation in a list. `updated`: ISO 8601, UTC."""
+    """A saved conversation in a list. `updated`: ISO 8601, UTC."""
 
     id: int
     name: str | None
@@ -62,7 +62,7 @@ class SavedConversation:
 
 
 def data_folder() -> Path:
-    """Where the user's conversations are, and what was typed."""
+    """The folder with the user's conversations and typed lines."""
     return platformdirs.user_data_path("specollama")
 
 
@@ -123,7 +123,7 @@ class ConversationStore:
             return _kept(db, found)
 
     def last(self) -> SavedConversation | None:
-        """The one that was kept last."""
+        """The conversation that was saved last."""
         with self._open() as db:
             found = db.execute("SELECT * FROM conversations ORDER BY updated DESC, id DESC LIMIT 1").fetchone()
             return None if found is None else _kept(db, found)

@@ -88,7 +88,7 @@ class ModelLoader:
     notices: list[str]
 
     def load_drafts(self, files: Mapping[str, Path], stopped: Callable[[], bool]) -> list[LoadedModel]:
-        """All of them, or none. Raises RunError when one can't be opened, or nobody waits for them any more."""
+        """Open all of them, or none. Raises RunError when one can't be opened, or when the wait was cancelled."""
         opened = list[LoadedModel]()
         with ExitStack() as undo:
             for name, path in files.items():
@@ -151,7 +151,7 @@ class ModelLoader:
         return other
 
     def _weigh(self, draft: LoadedModel, copy: LoadedModel) -> float | None:
-        """Time the two beside each other; answers when that is to be done anew, None: it is sound."""
+        """Time draft and copy in turn. Returns when to time them again (Unix time); None: the result is sound."""
         both = (draft, copy)
         texts = [list(opened.vocabulary.encode(_SAMPLE)) for opened in both]
         steps = profiling.steps_in_turn([opened.model for opened in both], texts, _LOOKS)

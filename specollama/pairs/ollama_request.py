@@ -1,4 +1,4 @@
-"""A request's JSON body, sorted out: what is asked, what it says about the speculation, and what it is passed on as.
+"""Parses a request's JSON body: the input, the speculation settings, and the body to pass on.
 
 What isn't understood for certain is no fault here: the target's own server judges it, and answers or refuses it in
 its own words.
@@ -30,7 +30,7 @@ _KNOWN_OPTIONS = SAMPLING_OPTIONS | LOAD_OPTIONS
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """A body, sorted out. `obstacle`: why only the target's own server can answer; `input` is None only then."""
+    """A parsed body. `obstacle`: why only the target's own server can answer; `input` is None only then."""
 
     input: ReplyInput | None
     overrides: Overrides = field(default_factory=Overrides)
@@ -105,7 +105,7 @@ def _lookahead(given: Any) -> int | str | None:
 
 
 def _obstacle(body: Mapping[str, Any], read: ChatRequest | GenerateRequest) -> str | None:
-    """What of a request that is sound only the target's own server can do."""
+    """The part of a valid request that only the target's own server can answer."""
     if isinstance(read, ChatRequest):
         if not any(message.role == "user" for message in read.messages):
             return "no user turn"

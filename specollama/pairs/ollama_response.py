@@ -1,4 +1,4 @@
-"""Events as Ollama's replies: one a piece of text, the last with the counts of the whole."""
+"""Translates events into Ollama's JSON objects: one for each piece of text, the last with the counters."""
 
 from __future__ import annotations
 

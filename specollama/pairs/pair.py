@@ -1,4 +1,4 @@
-"""From a pair's settings to a running reply: servers, what is known of the models, checks, and the loop.
+"""A pair from its settings to a running reply: servers, model facts, feasibility checks, and the route.
 
 The only place that names concrete backends.
 """
@@ -55,7 +55,7 @@ _KNOWN_FOR = 10.0  # seconds: after that a name may be another model's, or its M
 
 @dataclass(slots=True)
 class _ModelCache:
-    """What was learnt of a pair's models, for all its replies."""
+    """Facts about a pair's models, shared by all its replies."""
 
     models: tuple[ModelInfo, ModelInfo | str] | None = None
     fetched_at: float = 0.0  # when that was, by the monotonic clock
@@ -113,7 +113,7 @@ class Pair:
         return pair
 
     def with_observer(self, watch: RoundObserver) -> Pair:
-        """The same pair for one reply, of whose rounds `watch` is told as they end."""
+        """The same pair for one reply, whose rounds the observer `watch` receives."""
         pair = copy(self)
         pair._observer = watch
         return pair
@@ -157,7 +157,7 @@ class Pair:
                     yield plain_event
 
     async def make_plan(self, ask: ReplyInput) -> AnyPlan | str:
-        """How the request is going to be speculated, or why it isn't."""
+        """The plan for a request, or the reason to run plain."""
         context = ReplyContext(self.settings, ask)
         if isinstance(self.settings.target, FileRef):
             return await self._with_served_draft(await self._local.plan_without_server(context))
@@ -238,7 +238,7 @@ class Pair:
         )
 
     async def _with_served_draft(self, plan: LocalPlan, draft: ModelInfo | str | None = None) -> LocalPlan:
-        """With the draft model that only its server has, or with a line about why that doesn't draft."""
+        """Add the draft model that only a server has, or a notice of why it can't draft."""
         if why_drafting_is_off(self.settings) or self.settings.draft not in self._local.remaining:
             return plan
         if isinstance(found := draft or await self._served_draft(), ModelInfo):
@@ -298,7 +298,7 @@ class Pair:
             return f"the draft's server: {error}"
 
     async def _plan_ollama(self, context: ReplyContext, target: ModelInfo, draft: ModelInfo | str) -> OllamaPlan | str:
-        """How the reply is going to be speculated, or why it isn't."""
+        """The plan for the reply, or the reason to run plain."""
         sampling, model = context.sampling, draft if isinstance(draft, ModelInfo) else None
         if isinstance(draft, str) and not self.settings.uses_lookup_alone:
             return draft
@@ -340,7 +340,7 @@ class Pair:
         return await render_on_server(context.request, body, target, vocabulary)
 
     async def _choose_route(self, plan: OllamaPlan) -> OllamaPlan | str:
-        """The plan with its route decided, or why it is better not followed."""
+        """The plan with its route chosen, or the reason not to follow it."""
         if plan.is_full:
             return f"the prompt of {plan.prompt_tokens} tokens fills the context of {plan.context_length}"
         if plan.route is not Route.AUTO:

@@ -1,4 +1,4 @@
-"""The configured pairs, opened once and shared by all requests, and which of them a model's name stands for."""
+"""The configured pairs, opened once and shared by all requests; finds the pair for a model's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What prompt a request becomes: by its target's server, or by the template of the target's own file."""
+"""Renders a request as a prompt, by the target's server or by the chat template of the target's file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NoPrompt:
-    """Why there is no prompt."""
+    """The reason that no prompt can be rendered."""
 
     reason: str
 

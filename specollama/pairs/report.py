@@ -1,4 +1,4 @@
-"""Counters and comparisons as people and programs read them: plain data, no colours."""
+"""Formats counters for people and programs: plain data, no colours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of a pair: a conversation, or a completion."""
+"""The input of a pair: a chat or a completion."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ChatInput:
 
 @dataclass(frozen=True, slots=True)
 class CompletionInput:
-    """A prompt that is to be written on, as /api/generate takes it; the fields are its own, as are their meanings.
+    """A prompt to complete, with the fields of /api/generate in their meaning there.
 
     `raw`: the prompt goes to the model as it is, without a template.
     """

@@ -1,4 +1,4 @@
-"""One target's lanes among the replies that want them at the same time: counted, never waited for."""
+"""Shares one target's slots among concurrent replies. It counts slots and never waits for one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model's thinking, told apart from its answer, where it is marked by tags of visible text.
+"""Splits a model's thinking from its answer where visible tags mark it.
 
 As Ollama does it: the tags and the white space next to them belong to neither.
 """
@@ -41,7 +41,7 @@ class ThinkingSplitter:
                 return
 
     def end(self) -> Iterator[tuple[str, bool]]:
-        """The reply is over: what was held back after all. White space after unfinished thinking isn't shown."""
+        """The reply is over. Returns the text held back, without white space after unfinished thinking."""
         held = self._held.rstrip() if self._place is _Place.INSIDE else self._held
         if held and self._place is not _Place.AFTER:
             yield held, self._place is _Place.INSIDE

@@ -23,7 +23,7 @@ class TokenizerMatch:
 
 
 def compare_tokenizers(target: LlamaTokenizer | Exception, draft: LlamaTokenizer | Exception | None) -> TokenizerMatch:
-    """Both tokenizers beside each other; an exception says why one isn't there. None: no model drafts."""
+    """Compare both tokenizers. An exception in a tokenizer's place says why it is missing; None: no model drafts."""
     if isinstance(target, Exception):
         return TokenizerMatch(why_not_exact=str(target))
     if draft is None:

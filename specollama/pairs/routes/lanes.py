@@ -1,4 +1,4 @@
-"""How one reply is speculated, and the drafter and target that do it."""
+"""The plan of the routes lanes and greedy: builds the target and the drafter of one reply."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class OllamaPlan:
 
 
 def monitor_for(plan: OllamaPlan, settings: PairSettings) -> SpeculationMonitor | None:
-    """None where a person asked for speculation whatever it brings, or for a reply that no clock decides on."""
+    """The monitor of a reply; None where the user forced speculation, or where no clock may decide."""
     if plan.route is Route.GREEDY or settings.lookahead != "auto":
         return None
     if plan.target_requests.options.seed is not None and not plan.target_requests.options.greedy:
