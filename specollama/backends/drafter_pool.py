@@ -1,4 +1,4 @@
-"""Several drafters for one reply: in each round the one drafts from which most is to be expected."""
+"""Several drafters for one reply: in each round the one with the largest expected gain drafts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _TOKENS_PER_REQUEST = 8  # tokens: once asked for, they are drafted whatever the
 
 
 class DraftModel(Protocol):
-    """A drafter that has a model, and so has to read what was written before it can draft."""
+    """A drafter with a model, which must prefill the text before it can draft."""
 
     name: str
 
     def uncached_tokens(self, text: str) -> int:
-        """Tokens of the text that it would have to read."""
+        """Tokens of the text that the model would have to prefill."""
         ...
 
     async def propose(self, text: str, count: int) -> Draft: ...
@@ -30,7 +30,7 @@ class DraftModel(Protocol):
 
 
 class ServedDraftModel:
-    """A draft model that a server runs: a few tokens a request, and nothing to read as far as is known here."""
+    """A draft model that a server runs: a few tokens a request. Its prefill isn't known here."""
 
     def __init__(self, name: str, drafter: Drafter) -> None:
         self.name = name
@@ -50,7 +50,7 @@ class ServedDraftModel:
 
 
 class LookupThenModel:
-    """What prompt lookup proposes, and where it has nothing a draft of the model, if there is one."""
+    """Prompt lookup's proposal, or a draft of the model where lookup finds nothing."""
 
     def __init__(self, lookup: Drafter, model: Drafter | None) -> None:
         self._lookup = lookup
@@ -67,7 +67,7 @@ class LookupThenModel:
 
 
 class DrafterPool:
-    """Prompt lookup, if there is one, where what it finds is worth more than a draft of the best model."""
+    """Chooses between prompt lookup and the draft models by expected gain."""
 
     def __init__(self, lookup: LookupDrafter | None, models: Sequence[DraftModel], planner: Planner) -> None:
         self._lookup = lookup

@@ -1,4 +1,4 @@
-"""Prompt lookup: what followed the same words earlier is proposed again (Saxena 2023; no model, next to no time)."""
+"""Prompt lookup (n-grams): proposes what followed the same tokens earlier in the text (Saxena 2023)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PIECE = re.compile(rf"\s*(?:[{_UNSPACED}]|(?:(?![{_UNSPACED}])\w)+|[^\w\s])|\s+
 
 @dataclass(slots=True)
 class NgramIndex:
-    """All that was written so far, and where each run of 1 to LONGEST tokens was seen last.
+    """The text so far, and where each n-gram of 1 to MAX_NGRAM tokens was seen last.
 
     Adding a token, and finding the longest ending that was seen before, take the same time however long the text is.
     """
@@ -29,7 +29,7 @@ class NgramIndex:
     _seen: dict[tuple[int, ...], int] = field(default_factory=dict)  # a run: the place after it
 
     def append(self, token: int) -> None:
-        """One more token. The runs that end before it are noted now: a run shall not find itself."""
+        """Append a token. The n-grams that end before it are indexed now, so that none finds itself."""
         end = len(self.tokens)
         for length in range(1, min(MAX_NGRAM, end) + 1):
             self._seen[tuple(self.tokens[end - length : end])] = end
@@ -53,13 +53,13 @@ class NgramIndex:
 
 
 def match_confidence(matched: float) -> float:
-    """How sure a proposal after so many matching tokens is, from 0 to 1: a first guess, which calibration corrects."""
+    """Confidence (0 to 1) of a proposal after a match of so many tokens: a first guess that calibration corrects."""
     return 0.94 * (1 - 1 / (1 + math.pow(matched / 2.5, 1.5)))
 
 
 @dataclass(slots=True)
 class CopyCursor:
-    """Where the reply is copying from: a place that moves on with each token, also past one that was changed.
+    """Cursor at the place that the reply copies from. It moves with each token, also past a changed one.
 
     `streak`: tokens that were the same up to here. A changed one leaves little of it: what was copied may end there.
     """
@@ -68,7 +68,7 @@ class CopyCursor:
     streak: float = 0.0
 
     def advance(self, index: NgramIndex, token: int) -> None:
-        """The reply has written this token, which is the index's last by now."""
+        """Advance with a token of the reply, which the index already holds."""
         if self.streak:
             same = index.tokens[self.place] == token
             self.streak = self.streak + 1 if same else min(self.streak / 2, _AFTER_CHANGE)

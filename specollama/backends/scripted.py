@@ -1,4 +1,4 @@
-"""The public fake: models whose every distribution is written down. For tests, and to try the loop without a server."""
+"""Public fake models with written-down distributions, for tests and for trying the loop without a server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def constant_script(table: Mapping[Outcome, float]) -> Script:
 
 
 def fixed_script(*tokens: str) -> Script:
-    """A script that writes these tokens one after another, whatever it is given, and ends."""
+    """A script that writes these tokens one after another and ends, whatever the text."""
     ends = [0]
     for token in tokens:
         ends.append(ends[-1] + len(token))

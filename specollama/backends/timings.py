@@ -1,4 +1,4 @@
-"""Timings that a decision rests on and that are kept: taken in turn, by their minima, and doubted where they scatter.
+"""Timings for decisions that are saved: taken in turn, reduced to their minimum, and doubted where they scatter.
 
 Something else that runs for a while only makes a timing longer. So the works that are compared are timed in turn
 (A B A B): a bad moment meets them all. The shortest of several looks counts. Where the looks at one work lie far
@@ -47,7 +47,7 @@ def time_in_turn(
 
 
 def is_scattered(looks: Sequence[float]) -> bool:
-    """Whether the looks at one work lie so far apart that something else was running."""
+    """Whether repeated timings of one work differ so much that something else must have been running."""
     return len(looks) > 1 and median(looks) > MAX_SCATTER * min(looks)
 
 

@@ -1,4 +1,4 @@
-"""The seam between a scoring target and the engine that serves it: tokens by id in, what the engine draws out."""
+"""The interface between a scoring target and its engine: token ids in, sampled tokens out."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What an engine says of itself. None: it doesn't say.
+    """Facts that an engine reports about itself. None: not reported.
 
     `context_length`: tokens of a text, the reply's included; `slots`: requests that it works on at once, None: as many
     as it likes. `strips_leading_space`: a token printed by itself may be without its leading space.
@@ -51,7 +51,7 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
-    """What the engine draws after a run of tokens.
+    """The engine's sample after a sequence of tokens.
 
     `text` is "" where the token has none of its own: a control token, a part of a character. `end`: the reply is over,
     `token` then doesn't count.

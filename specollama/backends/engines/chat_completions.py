@@ -1,4 +1,4 @@
-"""What the engines have in common by way of OpenAI's API: the list of models, and a chat as a stream."""
+"""The parts of OpenAI's API that all engines share: the model list, and a chat as a stream."""
 
 from __future__ import annotations
 

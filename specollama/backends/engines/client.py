@@ -19,7 +19,7 @@ _Answer = TypeVar("_Answer", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class EngineKind:
-    """What runs at the other end, for messages: its name, and how the user starts it."""
+    """The engine's name and how a user starts it, for error messages."""
 
     name: str
     start: str = ""

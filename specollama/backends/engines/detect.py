@@ -39,7 +39,7 @@ class _Unknown(EngineClient):
 
 
 async def detect(endpoint: Endpoint, environ: Mapping[str, str]) -> ServerApi | None:
-    """Which engine answers there, by whom it says that its models are owned; None where that is none of these."""
+    """Which engine answers there, by the `owned_by` of its models; None for another server."""
     async with _Unknown(endpoint.url, **endpoint.connection_settings(environ)) as server:
         try:
             listed = await list_models(server)

@@ -1,4 +1,4 @@
-"""What tokens print, from an engine that prints one run of them at a time."""
+"""Detokenizes many token sequences with an engine that takes one at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Route `scoring`: a target on an engine that takes token ids, all places of a draft in one request.
+"""Route `scoring`: a target on an engine that takes token ids and scores a whole draft in one request.
 
 The reply is kept as the ids that the engine drew, so that what it is asked next is exactly what it wrote: no text is
 tokenised again. Drafted tokens are judged by id against what the engine draws itself at each place, with its own
@@ -109,7 +109,7 @@ class ScoringTarget:
         return self.context_length is not None and len(self.tokens) + 1 > self.context_length
 
     async def _rows(self, request: ScoringRequest) -> list[SampledToken | None]:
-        """Asked once more where it failed: a busy server, or a kept connection that had gone."""
+        """Retry once: the server was busy, or a kept connection had gone."""
         try:
             return await score_request(self.engine, request, self.draws, by_row=self.by_row)
         except EndpointError as error:

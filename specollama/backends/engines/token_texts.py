@@ -29,12 +29,12 @@ class TokenTexts:
         return self._texts.get(token, "")
 
     def record(self, token: int, text: str) -> None:
-        """Seen in a reply."""
+        """Record a token seen in a reply."""
         self._texts[token] = text
         self._ids.setdefault(text, token)
 
     async def fetch(self, tokens: Iterable[int]) -> None:
-        """Ask what these print, so that `text` knows."""
+        """Fetch the texts of these tokens, so that `text` knows them."""
         new = [token for token in dict.fromkeys(tokens) if token not in self._texts]
         if not new or self.vocabulary is not None or not self.engine.capabilities.detokenizes:
             return

@@ -1,4 +1,4 @@
-"""A chat as a prompt by the template that a GGUF carries itself, where no server renders it."""
+"""Renders a chat with the template inside a GGUF, where no server renders it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which draft models llama.cpp lets draft for a target, by the metadata of their GGUF files."""
+"""llama.cpp's conditions for a draft/target pair, checked from GGUF metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drafts by a model that is opened in process."""
+"""Drafter with a model opened in process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ATTENTION_SINKS = 4  # tokens
 
 
 class DraftPacing(Protocol):
-    """Says after each drafted token whether to go on, and how much of a long text to read before the first."""
+    """Decides after each drafted token whether to go on, and how much of a long text to prefill before the first."""
 
     def should_extend(self, draft: Draft) -> bool: ...
 
@@ -52,12 +52,12 @@ class LocalDrafter:
     _window_start: int | None = None  # the first token after the sinks that the model gets
 
     def uncached_tokens(self, text: str) -> int:
-        """Tokens of the text that the model would have to read before it can draft."""
+        """Tokens of the text that the model would have to prefill before it can draft."""
         tokens = self._windowed(self.tokens(text))
         return len(tokens) - self.model.cached_tokens(tokens)
 
     def _windowed(self, tokens: list[int]) -> list[int]:
-        """What of the text the model gets; decided at its first draft, until then as if that were now."""
+        """The part of the text that the model gets. The first draft decides it."""
         begin = self._begin(tokens) if self._window_start is None else self._window_start
         return tokens[:_ATTENTION_SINKS] + tokens[begin:] if begin > _ATTENTION_SINKS else list(tokens)
 

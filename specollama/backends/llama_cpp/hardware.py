@@ -1,4 +1,4 @@
-"""What this machine has: memory that can still be had, and a GPU."""
+"""This machine's available memory, and whether it has a GPU."""
 
 from __future__ import annotations
 

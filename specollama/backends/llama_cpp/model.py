@@ -1,4 +1,4 @@
-"""A model opened in process by llama.cpp: tokens in, logits out, all positions of a pass at once.
+"""A model opened in process by llama.cpp: token ids in, logits out, all positions of a pass at once.
 
 Not thread-safe: whoever shares it asks it from one thread.
 """
@@ -30,11 +30,11 @@ _HEADROOM = 256 * 2**20  # bytes for compute buffers and the rest of the process
 
 
 class Cancelled(Exception):
-    """Reading was given up between two passes."""
+    """Prefill was cancelled between two passes."""
 
 
 class DamagedFile(RunError):
-    """llama.cpp can't make anything of the file."""
+    """llama.cpp can't load the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class LoadOptions:
 
 
 class LlamaModel:
-    """A model with one context, which keeps what it has read. Close it with `close`.
+    """A model with one context and its KV cache. Close it with `close`.
 
     Raises MissingPackage without llama-cpp-python; RunError when the file can't be opened, its architecture isn't
     known, it can't take back what it has read, or the memory doesn't suffice.
@@ -103,7 +103,7 @@ class LlamaModel:
         return buffer.value.decode("utf-8", "replace") if length > 0 else ""
 
     def cached_tokens(self, tokens: list[int]) -> int:
-        """How many of the first tokens are read already."""
+        """Length of the longest prefix of the tokens that is in the KV cache."""
         if tokens[: len(self._read)] == self._read:
             return len(self._read)
         pairs = enumerate(zip(self._read, tokens, strict=False))
@@ -135,7 +135,7 @@ class LlamaModel:
             raise RunError(f"{self.path.name} was closed: other options were asked for")
 
     def _truncate_cache(self, length: int) -> None:
-        """Take back what was read beyond the first tokens."""
+        """Remove the KV cache beyond the first tokens."""
         if length < len(self._read):
             if not self._llama.llama_memory_seq_rm(self._memory, 0, length, -1):
                 self._clear_cache()
@@ -147,7 +147,7 @@ class LlamaModel:
         self._read.clear()
 
     def _decode(self, tokens: list[int], count: int) -> None:
-        """Read these tokens in one pass, with logits after each of the last `count`."""
+        """Decode these tokens in one pass, with logits after each of the last `count`."""
         batch, begin = self._batch, len(self._read)
         if begin + len(tokens) > self.context_length:
             raise RunError(f"the context of {self.context_length} tokens is full")
@@ -177,7 +177,7 @@ class LlamaModel:
             )
 
     def _kv_size(self, options: LoadOptions) -> int:
-        """Bytes of the cache, for keys and values of 16 bits."""
+        """Bytes of the KV cache, with keys and values of 16 bits."""
         llama, model = self._llama, self._model
         heads = llama.llama_model_n_head(model) or 1
         width = llama.llama_model_n_embd(model) // heads * (llama.llama_model_n_head_kv(model) or heads)

@@ -1,4 +1,4 @@
-"""The one thread in which models are asked, so that streaming and interrupts go on meanwhile.
+"""The one thread that runs all models, so that streaming and interrupts work meanwhile.
 
 One for the whole process, whatever the number of models: llama.cpp has threads of its own for each thread that calls
 it, which wait for each other actively. With a second set of them on the same cores each pass takes half as long again.

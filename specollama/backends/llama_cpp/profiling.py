@@ -35,7 +35,7 @@ _Counts = list[float]
 
 
 class ModelProfile(BaseModel):
-    """Seconds of a pass by its tokens, and of a token that is read.
+    """Seconds of a forward pass by its tokens, and of a prefilled token.
 
     `plain`: of a token that the model writes alone, where that isn't a pass of one: an engine's own stream. `until`:
     when they are to be timed anew (seconds since 1970), since they scattered; None: they are sound.
@@ -72,7 +72,7 @@ class ReplyLengthCounts(BaseModel):
 
 
 class SavedProfile(BaseModel):
-    """All that is kept of a pair.
+    """Everything that is saved about a pair.
 
     `models` by their key, `drafters` by rule, temperature and name, `lengths` by the kind of request.
     """
@@ -83,7 +83,7 @@ class SavedProfile(BaseModel):
 
 
 def model_key(path: Path, options: LoadOptions) -> str:
-    """What a model's costs depend on."""
+    """A key of everything that a model's timings depend on."""
     file = path.stat()
     said = (platform.node(), os.cpu_count(), str(path.resolve()), file.st_size, file.st_mtime_ns, repr(options))
     return hashlib.sha256(repr(said).encode()).hexdigest()[:32]

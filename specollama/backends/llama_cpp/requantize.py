@@ -1,4 +1,4 @@
-"""A draft model's weights in the type that a processor is quickest with: a copy, made once, kept in the cache.
+"""A copy of a draft model in the quantization that a CPU runs fastest: written once, kept in the cache folder.
 
 What a draft model writes is judged by the target, so that its weights may be rounded anew without the reply changing.
 llama.cpp repacks 4-bit blocks for the processor's widest instructions; other types are several times as slow a byte.
@@ -28,7 +28,7 @@ MAX_FILE_BYTES = 2 * 2**30  # bytes of a file that is copied unasked: some ten s
 
 
 def copy_path(path: Path) -> Path:
-    """Where the copy of a model is kept."""
+    """Path of a model's copy."""
     file = path.stat()
     said = (str(path.resolve()), file.st_size, file.st_mtime_ns)
     name = hashlib.sha256(repr(said).encode()).hexdigest()[:32]
