@@ -1,4 +1,4 @@
-"""The command line: one file a command. The answer goes to stdout, everything else to stderr."""
+"""The command line. Each command has a module in `commands`. Answers go to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -8,53 +8,19 @@ from typing import Annotated, NoReturn
 import typer
 
 from specollama._version import __version__
-from specollama.cli.commands import (
-    batch,
-    bench,
-    chat,
-    chats,
-    demo,
-    doctor,
-    embedded,
-    export,
-    native,
-    pairs,
-    release,
-    review,
-    run,
-    serve,
-    trace,
-    trust,
-    tune,
-)
-from specollama.cli.terminal import options, output
+from specollama.cli.command_table import LazyGroup
+from specollama.cli.terminal import streams
 from specollama.errors import SpecollamaError, UsageError
 
 app = typer.Typer(
     name="specollama",
+    cls=LazyGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Speculative decoding for Ollama, on the client's side: a small draft model writes ahead, the large target "
     "model checks, and the words stay the target's own.",
 )
-app.command("run")(run.run)
-app.command("chat")(chat.chat)
-app.command("trace")(trace.trace)
-app.add_typer(pairs.app, name="pairs")
-app.command("serve")(serve.serve)
-app.command("bench")(bench.bench)
-app.command("doctor")(doctor.doctor)
-app.command("tune")(tune.tune)
-app.command("native")(native.native)
-app.command("trust")(trust.trust)
-app.command("export")(export.export)
-app.command("demo")(demo.demo)
-app.command("batch")(batch.batch)
-app.command("review")(review.review)
-app.command("release")(release.release)
-app.add_typer(chats.app, name="chats")
-app.add_typer(embedded.app, name="embedded")
 
 
 def _print_version(wanted: bool) -> None:
@@ -76,13 +42,13 @@ def main() -> None:
 
     An interrupt, and a pipe that nobody reads any more, typer turns into exit codes.
     """
-    output.allow_any_text()
+    streams.allow_any_text()
     try:
-        app([options.decode_terminal_text(argument) for argument in sys.argv[1:]], prog_name="specollama")
+        app([streams.decode_terminal_text(argument) for argument in sys.argv[1:]], prog_name="specollama")
     except SpecollamaError as error:
         _fail(str(error), 2 if isinstance(error, UsageError) else 1)
     except OSError as error:  # a full disk, say; servers' failures are EndpointErrors
-        output.discard_stdout()
+        streams.discard_stdout()
         _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part), 1)
 
 

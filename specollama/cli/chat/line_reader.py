@@ -21,7 +21,7 @@ from prompt_toolkit.key_binding.key_processor import KeyPressEvent
 from prompt_toolkit.output import ColorDepth
 
 from specollama.cli.chat.input_parsing import completions, is_unfinished
-from specollama.cli.terminal import options
+from specollama.cli.terminal import streams
 
 PROMPT, MORE = ">>> ", "... "
 
@@ -54,7 +54,7 @@ class LineReader:
             raise EOFError
         if sys.stdin.isatty():
             print(prompt, end="", file=sys.stderr, flush=True)
-        return options.decode_terminal_text(input())
+        return streams.decode_terminal_text(input())
 
 
 class TerminalReader:
@@ -88,7 +88,7 @@ class TerminalReader:
         )
 
     def read(self, begun: str = "") -> str:
-        return options.decode_terminal_text(self._runner.run(self._session.prompt_async(PROMPT, default=begun)))
+        return streams.decode_terminal_text(self._runner.run(self._session.prompt_async(PROMPT, default=begun)))
 
     def set_history(self, wanted: bool) -> None:
         self._history.wanted = wanted

@@ -12,7 +12,7 @@ import typer
 from specollama.cli.terminal import options, output
 from specollama.errors import RunError, one_line
 
-app = typer.Typer(help="The conversations that `specollama chat` kept.", no_args_is_help=True)
+app = typer.Typer(add_completion=False, help="The conversations that `specollama chat` kept.", no_args_is_help=True)
 
 Key = Annotated[str, typer.Argument(metavar="NAME", help="A conversation's name or number.")]
 

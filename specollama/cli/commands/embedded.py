@@ -8,7 +8,9 @@ import typer
 
 from specollama.server.embedded.requirements import require_packages
 
-app = typer.Typer(help="An Ollama-compatible server in process, with a small model to try everything on.")
+app = typer.Typer(
+    add_completion=False, help="An Ollama-compatible server in process, with a small model to try everything on."
+)
 
 
 @app.callback()

@@ -33,6 +33,7 @@ class _Shows(TyperGroup):
 
 app = typer.Typer(
     cls=_Shows,
+    add_completion=False,
     help="Show the pairs of the configuration (`show` may be left out), how well they draft, or suggest others.",
 )
 

@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 
 from specollama.cli.commands.review_session import ReviewSession, queue
-from specollama.cli.terminal import options, output
+from specollama.cli.terminal import options, output, streams
 from specollama.config.loading import Config
 from specollama.config.settings import PairSettings
 from specollama.errors import RunError, UsageError, one_line
@@ -80,8 +80,8 @@ def _verify_and_folder(words: list[str]) -> tuple[bool, Path]:
 
 def _text(source: str) -> str:
     if source == "-":
-        options.read_any_bytes()
-        return options.decode_terminal_text(sys.stdin.read()) if sys.stdin else ""
+        streams.read_any_bytes()
+        return streams.decode_terminal_text(sys.stdin.read()) if sys.stdin else ""
     try:
         return Path(source).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

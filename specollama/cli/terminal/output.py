@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -76,13 +75,6 @@ def legend() -> str:
     return "  ".join(f"[{style}]{origin}[/]" for origin, style in ORIGIN_STYLES.items() if style)
 
 
-def allow_any_text() -> None:
-    """A terminal whose encoding lacks a character shows a question mark in its place."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-
-
 def count_text(number: int, noun: str) -> str:
     """`1 item`, `2 items`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
@@ -110,12 +102,6 @@ def overwriting(*, force: bool) -> Overwrite:
             return False
 
     return may
-
-
-def discard_stdout() -> None:
-    """What it still holds is dropped: Python would fail at it once more at exit."""
-    if sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _AsText:
