@@ -73,7 +73,7 @@ COMMANDS = {
         ChatCommand("load", "NAME", "go on with a kept conversation (name or number)"),
         ChatCommand("list", "[TEXT]", "kept conversations; those in which TEXT was said"),
         ChatCommand("export", "[--force] FILE.md|FILE.json", "write the conversation to a file"),
-        ChatCommand("trace", "[--force] [PAGE.html]", "the last reply as a page of tokens and rounds"),
+        ChatCommand("trace", "[--force] [PAGE.html]", "the last reply as a page"),
         ChatCommand("clear", "", "forget the conversation so far"),
         ChatCommand("bye", "", "leave (Ctrl-D too)"),
     )

@@ -25,6 +25,13 @@ from specollama.pairs.trace.recorder import last_trace_file
 
 
 @pytest.fixture
+def places(tmp_path: Path) -> dict[str, str]:
+    """New directories of the user's, by the variables that name them."""
+    names = ("XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
+    return {name: str(tmp_path / name.lower()) for name in names}
+
+
+@pytest.fixture
 def store(tmp_path: Path) -> ConversationStore:
     return ConversationStore(tmp_path / "data" / "conversations.sqlite3")
 
@@ -164,7 +171,7 @@ def test_it_is_exported_as_json_and_as_markdown(store: ConversationStore, tmp_pa
     stats = {"route": "local", "acceptance_rate": 0.75}
     turns = [ChatTurn("user", "Hi.", ("cmVk",)), ChatTurn("assistant", "*Hello.*", stats=stats, stopped=True)]
     kept = store.save(SavedConversation(ChatHistory("Be kind.", turns), {"target": "t", "draft": "d"}))
-    export_conversation(kept, tmp_path / "a.json")
+    export_conversation(kept, tmp_path / "a.json", lambda _: False, force="--force")
     assert json.loads((tmp_path / "a.json").read_text()) == as_object(kept)
     assert (tmp_path / "a.json").stat().st_mode & 0o077 == 0
     assert as_object(kept)["turns"][1] == {"role": "assistant", "content": "*Hello.*", "stopped": True, "stats": stats}
@@ -182,7 +189,7 @@ def test_it_is_exported_as_json_and_as_markdown(store: ConversationStore, tmp_pa
     none = ChatTurn("assistant", "Bye.", stats={"route": "local", "acceptance_rate": 0.0})
     assert "*local, 0% accepted*" in as_markdown(SavedConversation(ChatHistory(turns=[none])))
     with pytest.raises(UsageError, match=r"a.txt: must end in .json or .md"):
-        export_conversation(kept, tmp_path / "a.txt")
+        export_conversation(kept, tmp_path / "a.txt", lambda _: False, force="--force")
 
 
 def test_kept_conversations_are_listed_found_exported_and_deleted(

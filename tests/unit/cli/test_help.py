@@ -53,7 +53,7 @@ def test_help_fits_80_columns_and_cuts_nothing_off(call: Call, command: list[str
 
 
 def test_every_option_of_run_has_words_of_its_own(call: Call) -> None:
-    command = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]
+    command = typer.main.get_command(app).load("run")  # type: ignore[attr-defined]
     text = call("run", "--help").out
 
     for parameter in command.params:

@@ -52,7 +52,8 @@ def test_each_command_of_the_pages_is_one_that_the_program_takes(words: list[str
     while isinstance(command, click.Group) or hasattr(command, "commands"):
         context = click.Context(command, parent=context)
         name, *words = getattr(command, "completed", list)(words)
-        command = command.commands[name]  # type: ignore[union-attr]
+        _, command, words = command.resolve_command(context, [name, *words])
+    assert command
     assert command.make_context(command.name, list(words), parent=context).params
 
 
