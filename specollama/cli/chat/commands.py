@@ -72,8 +72,8 @@ COMMANDS = {
         ChatCommand("save", "[NAME]", "keep the conversation, under a name"),
         ChatCommand("load", "NAME", "go on with a kept conversation (name or number)"),
         ChatCommand("list", "[TEXT]", "kept conversations; those in which TEXT was said"),
-        ChatCommand("export", "[--force] FILE.md|FILE.json", "write the conversation to a file"),
-        ChatCommand("trace", "[--force] [PAGE.html]", "the last reply as a page"),
+        ChatCommand("export", "[--force] FILE", "write the conversation to FILE.md or FILE.json"),
+        ChatCommand("trace", "[--force] [PAGE.html]", "the last reply as a page of tokens and rounds"),
         ChatCommand("clear", "", "forget the conversation so far"),
         ChatCommand("bye", "", "leave (Ctrl-D too)"),
     )
