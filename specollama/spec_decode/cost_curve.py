@@ -38,7 +38,7 @@ class CostCurve:
         self._shape_cache.clear()
 
     def _interpolate(self, most: int) -> list[float]:
-        """Interpolate the shape for 0 to `most` tokens: constant before the first point, extrapolated after the last."""
+        """Interpolate the shape for 0 to `most` tokens. It is constant before the first point."""
         sizes = sorted(self.points)
         drawn = [self.points[sizes[0]]] * (sizes[0] + 1)
         slope = 0.0

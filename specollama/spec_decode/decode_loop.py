@@ -88,8 +88,8 @@ class SpeculativeDecoder:
             if why is not None and self._stopper.reason is None:
                 self.stats.notices.append(why)
                 async with aclosing(self._plain_rest(why)) as rest:
-                    async for event in rest:
-                        yield event
+                    async for plain_event in rest:
+                        yield plain_event
         assert self._stopper.reason is not None
         yield Done(self._stopper.reason, self.stats)
 

@@ -61,7 +61,7 @@ class TokenPath(Protocol):
         ...
 
     def cut_points(self, texts: Sequence[str]) -> list[CutPoint]:
-        """Cuts along a draft from which the target can be scored: before its first token, after one token, and so on."""
+        """Cuts along a draft from which the target can be scored: after 0 tokens, after 1 token, and so on."""
         ...
 
     def confirm(self, cut: CutPoint, prompt_eval_count: int | None) -> bool:
