@@ -1,4 +1,4 @@
-"""One request answered in Ollama's shapes: speculated where that is lossless, else by the target's own server."""
+"""Answers one request in Ollama's format: speculated if that is lossless, otherwise by the target's own server."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ Chunk = dict[str, Any]
 
 @dataclass(slots=True)
 class PairResponse:
-    """The answer to a request to /api/chat (`chat`) or /api/generate, for a pair.
+    """A pair's response to a request to /api/chat (`chat`) or /api/generate.
 
-    `stats` are the reply's counters: route and reason are known once the first chunk has come, the rest at the end.
+    `stats` holds the reply's counters. Route and reason are set with the first chunk, the rest at the end.
     """
 
     entry: PairEntry
@@ -44,10 +44,10 @@ class PairResponse:
     _recorder: TraceRecorder | None = None
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
-        """Ollama's JSON objects, the last with the counters under `specollama`. Close it to stop all work.
+        """Yield Ollama's JSON objects; the last one has the counters under `specollama`. Close it to stop all work.
 
-        Raises ApiError for what is refused here, EndpointError when the target's server refuses or fails, another
-        SpecollamaError when a target that no server has can't be run.
+        Raises ApiError for an invalid request, EndpointError if the target's server refuses or fails, and another
+        SpecollamaError if a target without a server can't be run.
         """
         with self._traced():
             async with aclosing(self._chunks()) as chunks:
@@ -69,7 +69,7 @@ class PairResponse:
         if reason is not None and pair.is_without_ollama:
             yield self._without_server(reason)
         elif reason is not None:
-            # The draw that was begun, not another: one that takes whatever comes would be biased.
+            # Use the seed of the first attempt: a second, independent sample would bias the distribution.
             seed = plan.first_seed if isinstance(plan, OllamaPlan) else None
             async with aclosing(self._plain(pair, reason, seed)) as plain:
                 async for chunk in plain:
@@ -112,11 +112,11 @@ class PairResponse:
         except SpecollamaError as error:
             if pair.is_without_ollama:
                 raise
-            return str(error)  # the target's own server may answer all the same
+            return str(error)  # the target's own server may still be able to answer
         return self._busy_reason(pair, plan) or plan
 
     def _busy_reason(self, pair: Pair, plan: AnyPlan | str) -> str | None:
-        """The reason a speculated reply would have to wait; the target's server then answers at once instead."""
+        """The reason if a speculated reply would have to wait for lanes or models; None if it can start now."""
         if isinstance(plan, OllamaPlan) and plan.route is Route.LANES and not self.entry.slots.has_room:
             return "the target's lanes are taken by other replies"
         served = isinstance(pair.settings.target, ModelRef)
@@ -125,7 +125,7 @@ class PairResponse:
         return None
 
     async def _speculated(self, pair: Pair, plan: AnyPlan) -> AsyncGenerator[Chunk | str, None]:
-        """The chunks of a speculated reply, or one fallback reason instead."""
+        """Yield the chunks of a speculated reply, or only a fallback reason."""
         prepared, lanes = perf_counter_ns() - self._began, self.entry.slots
         self.stats.route = plan.route
         replies: list[Reply] = []
@@ -164,7 +164,7 @@ class PairResponse:
                     yield writer.done(event, prepared, None if self.chat else pair.context_tokens(plan, written))
 
     async def _plain(self, pair: Pair, reason: str, seed: int | None) -> AsyncGenerator[Chunk, None]:
-        """The target's own answer, unchanged except for the model's name."""
+        """Forward the answer of the target's server. Only the model's name and the final counters change."""
         self.stats, settings, first = Stats(route=Route.PLAIN, reason=reason), pair.settings, 0
         body = upstream_body(self.body, settings.target.model, settings.options, settings.keep_alive)
         self._note(Status(on=False, detail=reason))
@@ -188,7 +188,7 @@ class PairResponse:
                     yield chunk
 
     def _without_server(self, reason: str) -> Chunk:
-        """Nothing to preload: a file is opened by its first reply, and another engine has loaded its model."""
+        """Answer a load request for a target without an Ollama server. There is nothing to load in advance."""
         if self.body.get("messages" if self.chat else "prompt"):
             raise ApiError(400, f"{self.entry.settings.target} isn't on an Ollama, which alone could do this: {reason}")
         return ReplyWriter(str(self.body["model"]), self.chat).loaded().body()
@@ -201,10 +201,10 @@ class PairResponse:
 
 
 def _texts(chunk: Chunk) -> Iterator[Text]:
-    """What a line of the target's own answer says."""
-    told = chunk.get("message") or chunk
-    for name, thinking in (("thinking", True), ("content" if told is not chunk else "response", False)):
-        if text := told.get(name):
+    """Yield the thinking and answer text of one chunk from the target's server."""
+    message = chunk.get("message") or chunk
+    for name, thinking in (("thinking", True), ("content" if message is not chunk else "response", False)):
+        if text := message.get(name):
             yield Text(str(text), Origin.PLAIN, thinking=thinking)
 
 
@@ -213,7 +213,7 @@ def _reason(chunk: Chunk) -> DoneReason:
 
 
 def _hold_slots(lanes: SlotPool, route: Route) -> AbstractContextManager[None]:
-    """The slots of the target's server that a reply takes while it runs."""
+    """Context manager that reserves the server slots of a reply while it runs."""
     if route in (Route.LOCAL, Route.SCORING, Route.NATIVE):
         return nullcontext()
     return lanes.speculated_reply() if route is Route.LANES else lanes.plain_reply()

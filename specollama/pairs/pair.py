@@ -1,7 +1,4 @@
-"""A pair from its settings to a running reply: servers, model facts, feasibility checks, and the route.
-
-The only place that names concrete backends.
-"""
+"""Plans each reply of a pair (route, models, acceptance rule) and runs it. Caches information on the models."""
 
 from __future__ import annotations
 
@@ -50,30 +47,32 @@ from specollama.spec_decode.types import Route, SamplingOptions
 
 AnyPlan = OllamaPlan | LocalPlan | NativePlan | ScoringPlan
 
-_KNOWN_FOR = 10.0  # seconds: after that a name may be another model's, or its Modelfile have other options
+_MODEL_INFO_TTL = 10.0  # seconds until model information is fetched again: a tag may point to another model by then
 
 
 @dataclass(slots=True)
 class _ModelCache:
-    """Facts about a pair's models, shared by all its replies."""
+    """Model information shared by all replies of a pair."""
 
     models: tuple[ModelInfo, ModelInfo | str] | None = None
-    fetched_at: float = 0.0  # when that was, by the monotonic clock
-    draft: ModelInfo | str = ""  # of a target that isn't on an Ollama
-    tokenizers: dict[tuple[str, str], TokenizerMatch] = field(default_factory=dict)  # by the models' digests
+    fetched_at: float = 0.0  # monotonic time of the fetch, in seconds
+    draft: ModelInfo | str = ""  # the draft model of a target that isn't on an Ollama
+    tokenizers: dict[tuple[str, str], TokenizerMatch] = field(
+        default_factory=dict
+    )  # by the digests of target and draft
     compare_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     measure_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Pair:
-    """A pair whose servers can be asked. Use it as an async context manager.
+    """A target and its drafters, with open connections. Use it as an async context manager.
 
-    Raises from `reply`: ModelMissing, Unreachable and other EndpointErrors of the target; UnsupportedPair when the
-    settings force what can't be done losslessly.
+    `reply` raises ModelMissing, Unreachable and other EndpointErrors of the target. It raises UnsupportedPair if the
+    settings force a route that isn't lossless for the request.
     """
 
     def __init__(self, settings: PairSettings, environ: Mapping[str, str], state: Path | None = None) -> None:
-        """`state`: the folder that keeps what is learnt of the pair; None: the user's."""
+        """`state`: the folder for saved timings and calibration; None: the user's state folder."""
         self.settings = settings
         self._stack = AsyncExitStack()
         self._local, self._scoring = LocalRoute(environ, state), ScoringRoute(environ, state)
@@ -81,7 +80,7 @@ class Pair:
         ollama = ollama_endpoint(settings.target)
         self._target_server = _server(ollama, environ) if ollama else None
         self.draft_server = _server(settings.draft.endpoint, environ) if settings.draft else None
-        self._known = _ModelCache()
+        self._cache = _ModelCache()
         self._observer: RoundObserver | None = None
 
     async def __aenter__(self) -> Self:
@@ -95,7 +94,7 @@ class Pair:
 
     @property
     def target_server(self) -> OllamaServer:
-        """The Ollama that serves the target. Raises UnsupportedPair for a file, and for another engine's model."""
+        """The Ollama server of the target. Raises UnsupportedPair if the target is a file or another engine's model."""
         if self._target_server is None:
             raise UnsupportedPair(f"{self.settings.target} isn't served by an Ollama, which alone can do this")
         return self._target_server
@@ -104,29 +103,29 @@ class Pair:
         await self._stack.aclose()
 
     def with_overrides(self, **flags: Unpack[Overrides]) -> Pair:
-        """The same pair with other settings for one reply; servers and what is known of them are shared.
+        """Return a copy of the pair with other settings, for one reply. It shares connections and caches.
 
-        Raises UsageError naming the setting.
+        Raises UsageError that names the faulty setting.
         """
         pair = copy(self)
         pair.settings = self.settings.with_overrides(**flags)
         return pair
 
     def with_observer(self, watch: RoundObserver) -> Pair:
-        """The same pair for one reply, whose rounds the observer `watch` receives."""
+        """Return a copy of the pair, for one reply, that calls `watch` after each round."""
         pair = copy(self)
         pair._observer = watch
         return pair
 
     async def context_length(self) -> int | None:
-        """Tokens that a conversation has room for; None where that isn't known, as before its models are loaded."""
+        """Context length in tokens; None if unknown, for example before the models are loaded."""
         known = self._local.context_length or self._scoring.context_length
         if known or self.is_without_ollama:
             return known
         return await context_length((await self.model_infos())[0])
 
     async def reply(self, ask: ReplyInput) -> AsyncGenerator[Event, None]:
-        """The events of one reply: a Status, Text as it comes, Done. Close it to stop; nothing runs on then."""
+        """Yield the events of one reply: a Status, Text, and Done. Close the generator to stop all work."""
         began, first = perf_counter_ns(), 0
         async with aclosing(self._events(ask)) as events:
             async for event in events:
@@ -149,7 +148,7 @@ class Pair:
                         break
                     yield event
         if isinstance(plan, OllamaPlan):
-            # The draw that was begun, not another: one that takes whatever comes would be biased.
+            # Use the seed of the first attempt: a second, independent sample would bias the distribution.
             options = {**options, "seed": plan.first_seed}
         if reason is not None:
             async with aclosing(self._plain(ask, options, reason)) as plain_events:
@@ -157,7 +156,7 @@ class Pair:
                     yield plain_event
 
     async def make_plan(self, ask: ReplyInput) -> AnyPlan | str:
-        """The plan for a request, or the reason to run plain."""
+        """Return the plan of a speculated reply, or the reason to answer without speculation."""
         context = ReplyContext(self.settings, ask)
         if isinstance(self.settings.target, FileRef):
             return await self._with_served_draft(await self._local.plan_without_server(context))
@@ -189,28 +188,28 @@ class Pair:
         return f"{plan}; {local}" if isinstance(plan, str) and local and local not in plan else plan
 
     async def sampling(self, ask: ReplyInput) -> SamplingOptions:
-        """The options that the target's server would sample with."""
+        """Return the sampling options that the target's server would use."""
         target = None if self.is_without_ollama else (await self.model_infos())[0]
         return ReplyContext(self.settings, ask, target).sampling
 
     async def _plan_scoring(self, context: ReplyContext) -> ScoringPlan:
-        """A plan for an engine that isn't Ollama."""
+        """Return the plan for a target on another engine (vLLM, SGLang, llama-server and others)."""
         return await self._scoring.plan(context, await self._served_draft())
 
     async def _served_draft(self) -> ModelInfo | str:
-        """The served draft model of a target that isn't on an Ollama, or why there is none."""
-        async with self._known.compare_lock:
-            if not isinstance(self._known.draft, ModelInfo):
-                self._known.draft = await self._describe_draft()
-            return self._known.draft
+        """The draft model on a server, for a target that isn't on an Ollama; or the reason there is none."""
+        async with self._cache.compare_lock:
+            if not isinstance(self._cache.draft, ModelInfo):
+                self._cache.draft = await self._describe_draft()
+            return self._cache.draft
 
     @property
     def is_without_ollama(self) -> bool:
-        """Whether no Ollama serves the target, as far as that is known."""
+        """Whether the target is known not to be on an Ollama server."""
         return isinstance(self.settings.target, FileRef) or self._scoring.api(self.settings) is not None
 
     async def scoring_route(self) -> ScoringRoute | None:
-        """The route to the engine that serves the target in Ollama's place; None for an Ollama, or a file."""
+        """The route `scoring`, if another engine serves the target; None for an Ollama server or a file."""
         return self._scoring if await self._scoring.detect_engine(self.settings) else None
 
     async def _plan_local(self, context: ReplyContext, target: ModelInfo, draft: ModelInfo | str) -> LocalPlan | str:
@@ -238,7 +237,7 @@ class Pair:
         )
 
     async def _with_served_draft(self, plan: LocalPlan, draft: ModelInfo | str | None = None) -> LocalPlan:
-        """Add the draft model that only a server has, or a notice of why it can't draft."""
+        """Add the draft model that is only available on its server, or a notice why it doesn't draft."""
         if why_drafting_is_off(self.settings) or self.settings.draft not in self._local.remaining:
             return plan
         if isinstance(found := draft or await self._served_draft(), ModelInfo):
@@ -248,10 +247,10 @@ class Pair:
     async def speculated_events(
         self, plan: AnyPlan, lanes: Callable[[], int] | None = None
     ) -> AsyncGenerator[Event | str, None]:
-        """The events of a planned reply; a reason in place of them all when it came to nothing before any text.
+        """Yield the events of a planned reply, or only a fallback reason if the reply failed before its first token.
 
-        The target has to be asked with the seed `plan.first_seed` then: a fresh one that takes whatever comes would
-        be biased. `lanes`: how many the reply may use at the moment, where it isn't alone.
+        The fallback must use the seed `plan.first_seed`: a second, independent sample would bias the distribution.
+        `lanes` returns the number of lanes that the reply may use now; None: all.
         """
         if not isinstance(plan, OllamaPlan):
             async with aclosing(self._other_events(plan)) as others:
@@ -265,26 +264,27 @@ class Pair:
     def _other_events(self, plan: LocalPlan | NativePlan | ScoringPlan) -> AsyncGenerator[Event, None]:
         if isinstance(plan, NativePlan):
             return plan.events()
-        told = (self.settings, self._observer)
-        return local_events(plan, *told) if isinstance(plan, LocalPlan) else scoring_events(plan, *told)
+        if isinstance(plan, LocalPlan):
+            return local_events(plan, self.settings, self._observer)
+        return scoring_events(plan, self.settings, self._observer)
 
     def context_tokens(self, plan: AnyPlan, text: str) -> list[int] | None:
-        """The tokens of the prompt and the reply, as /api/generate gives them; None where they aren't known exactly."""
+        """Token ids of prompt and reply, for `context` of /api/generate; None if they aren't known exactly."""
         if isinstance(plan, ScoringPlan | NativePlan):
             return None
         exact = plan.models.target.vocabulary if isinstance(plan, LocalPlan) else plan.tokenizers.target
         return None if exact is None or plan.raw else list(exact.encode(plan.prompt + text))
 
     async def model_infos(self) -> tuple[ModelInfo, ModelInfo | str]:
-        """What is known of the target, and of the draft model or why it can't be asked; asked anew now and then."""
-        if self._known.models is None or monotonic() - self._known.fetched_at > _KNOWN_FOR:
+        """Return information on target and draft model (or why the draft is unavailable), cached for some seconds."""
+        if self._cache.models is None or monotonic() - self._cache.fetched_at > _MODEL_INFO_TTL:
             target, draft = await asyncio.gather(
                 fetch_model_info(self.target_server, self.settings.target.model), self._describe_draft()
             )
             if isinstance(draft, str) and self.settings.draft:
-                return target, draft  # asked again the next time: it may be there by then
-            self._known.models, self._known.fetched_at = (target, draft), monotonic()
-        return self._known.models
+                return target, draft  # not cached: the draft server may be back at the next reply
+            self._cache.models, self._cache.fetched_at = (target, draft), monotonic()
+        return self._cache.models
 
     async def _describe_draft(self) -> ModelInfo | str:
         unused = self.settings.route is Route.PLAIN or self.settings.lookahead == 0
@@ -293,12 +293,12 @@ class Pair:
         try:
             return await fetch_model_info(self.draft_server, self.settings.draft.model)
         except ModelMissing:
-            raise  # a wrong name, or a pull that was forgotten: not a fault that passes
+            raise  # a wrong name or a missing pull: a retry would not help
         except EndpointError as error:
             return f"the draft's server: {error}"
 
     async def _plan_ollama(self, context: ReplyContext, target: ModelInfo, draft: ModelInfo | str) -> OllamaPlan | str:
-        """The plan for the reply, or the reason to run plain."""
+        """Return a plan for a target on an Ollama server, or the reason to answer without speculation."""
         sampling, model = context.sampling, draft if isinstance(draft, ModelInfo) else None
         if isinstance(draft, str) and not self.settings.uses_lookup_alone:
             return draft
@@ -332,7 +332,7 @@ class Pair:
     async def _prompt(
         self, context: ReplyContext, target: ModelInfo, vocabulary: LlamaTokenizer | None, *, here: bool = False
     ) -> str | NoPrompt:
-        """`here`: the target is opened in process, and its server needs it for the rendering alone."""
+        """Render the prompt. `here`: the target runs in process, and its server only renders the prompt."""
         body = self._body(context.request, forwarded_options(context.options)) | {"truncate": False}
         unloads = RequestTemplate(target.name, SamplingOptions(), keep_alive=self.settings.keep_alive).unloads
         if unloads and not here:
@@ -340,14 +340,14 @@ class Pair:
         return await render_on_server(context.request, body, target, vocabulary)
 
     async def _choose_route(self, plan: OllamaPlan) -> OllamaPlan | str:
-        """The plan with its route chosen, or the reason not to follow it."""
+        """Return the plan with its route decided, or the reason to answer without speculation."""
         if plan.is_full:
             return f"the prompt of {plan.prompt_tokens} tokens fills the context of {plan.context_length}"
         if plan.route is not Route.AUTO:
             return plan
-        if self._known.measure_lock.locked():
-            return "the pair is being measured"  # by another reply; both at once would measure each other
-        async with self._known.measure_lock:
+        if self._cache.measure_lock.locked():
+            return "the pair is being measured"  # by another reply; two concurrent probes would distort each other
+        async with self._cache.measure_lock:
             probe = await probe_pair(plan.target_requests, plan.target, plan.draft_requests, plan.draft)
         if isinstance(probe, str):
             return probe
@@ -360,7 +360,7 @@ class Pair:
         return {"model": self.settings.target.model, **ask.body(), "options": dict(options), **kept}
 
     async def _plain(self, ask: ReplyInput, options: Mapping[str, Any], reason: str) -> AsyncGenerator[Event, None]:
-        """The target's own answer through its own endpoint, as it comes."""
+        """Yield the target's answer from its own endpoint, without speculation."""
         stats, body = Stats(route=Route.PLAIN, reason=reason), self._body(ask, options)
         yield Status(on=False, detail=reason)
         server = self.target_server
@@ -370,10 +370,10 @@ class Pair:
                 yield event
 
     async def tokenizers(self, target: ModelInfo, draft: ModelInfo | None) -> TokenizerMatch:
-        """Once for two models: the target's tokenizer, and whether the draft model's is the same."""
-        async with self._known.compare_lock:
+        """Return the target's tokenizer and whether the draft model shares it, cached by the models' digests."""
+        async with self._cache.compare_lock:
             digests = target.digest, draft.digest if draft else ""
-            if digests not in self._known.tokenizers:
+            if digests not in self._cache.tokenizers:
                 ours, theirs = await load_tokenizers(target, draft)
                 known = compare_tokenizers(ours, theirs)
                 if known.target:
@@ -381,9 +381,9 @@ class Pair:
                 if isinstance(theirs, LlamaTokenizer):
                     theirs.close()
                 if any(isinstance(side, EndpointError) for side in (ours, theirs)):
-                    return known  # asked again the next time
-                self._known.tokenizers[digests] = known
-            return self._known.tokenizers[digests]
+                    return known  # not cached: the next reply tries again
+                self._cache.tokenizers[digests] = known
+            return self._cache.tokenizers[digests]
 
 
 def _server(endpoint: Endpoint, environ: Mapping[str, str]) -> OllamaServer:

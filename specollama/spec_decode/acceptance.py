@@ -1,12 +1,12 @@
-"""Verification of drafted tokens by three acceptance methods, from numbers and a random generator alone.
+"""Verification of drafted tokens under three acceptance rules. Pure: no I/O, and the random generator is an argument.
 
-- *greedy*: the drafted token stands if it is the target's most probable one.
-- *rejection*: it stands with probability min(1, p/q); else a token is recovered from max(0, p - q), normalised
-  (Leviathan et al. 2023, algorithm 1).
-- *match*: the target's own sample stands, and the walk goes on while it equals the draft. Lossless at any
-  setting. At temperature 0 the sample is the most probable token, so greedy is match there.
+- *greedy*: accept the drafted token if it is the target's most probable one.
+- *rejection*: accept it with probability min(1, p/q); otherwise sample a recovered token from max(0, p - q),
+  normalised (Leviathan et al. 2023, algorithm 1).
+- *match*: emit the target's own sample, and continue while it equals the draft. This is lossless at any setting.
+  At temperature 0 the sample is the most probable token, so that greedy equals match there.
 
-Independence: which rule is used at a place, and whether the place is tested, depends on what came before it,
+Independence: which rule applies at a position, and whether the position is tested, depends on the tokens before it,
 on the options, on the row and on q; never on the drafted token, a later one, or the target's sample.
 """
 
@@ -32,14 +32,14 @@ _SEED_MASK = 0x7FFFFFFF
 
 
 def position_seed(base: int, position: int) -> int:
-    """The seed of the draw at a place of the reply: 0 to 2**31 - 1, the same each time it is asked.
+    """Return the sampling seed of a position in the reply: 0 to 2**31 - 1, a function of the arguments alone.
 
-    A server starts its generator anew for each request, so that one seed for all would correlate the draws. No
-    two positions of a reply have the same: each step is a bijection of 31 bits.
+    A server seeds its generator anew for each request, so that one seed for all requests would correlate the samples.
+    No two positions of a reply share a seed: each step is a bijection of 31 bits.
     """
     digest = hashlib.blake2b(str(base).encode(), digest_size=4).digest()
     mixed = (int.from_bytes(digest, "big") + position) & _SEED_MASK
-    for factor in (0x45D9F3B, 0x119DE1F3):  # odd, so that multiplying loses nothing
+    for factor in (0x45D9F3B, 0x119DE1F3):  # odd, so that the multiplication is invertible
         mixed = ((mixed ^ (mixed >> 15)) * factor) & _SEED_MASK
     return mixed ^ (mixed >> 15)
 
@@ -47,11 +47,11 @@ def position_seed(base: int, position: int) -> int:
 def renormalize_visible(
     tokens: Sequence[Token], probabilities: Sequence[float], distinct: frozenset[str]
 ) -> Distribution | None:
-    """The distribution over the tokens that have a text of their own, given that one of those is drawn.
+    """Return the distribution over the tokens that print text, given that one of these is sampled.
 
     Tokens without text are hidden (Ollama prints "" for the end, control tokens and fragments of characters).
-    None when one of the texts isn't `distinct` (several tokens print it, one of them maybe hidden), or when
-    nothing is visible.
+    Returns None if a text isn't in `distinct` (several tokens print it, and one of them may be hidden), or if no
+    token prints text.
     """
     shown = [(token.text, p) for token, p in zip(tokens, probabilities, strict=False) if token.text]
     total = sum(p for _, p in shown)
@@ -61,35 +61,36 @@ def renormalize_visible(
 
 
 def accepts(token: str, p: Distribution, q: Distribution, random: Random) -> bool:
-    """Whether to accept a token drawn from q under p: with probability min(1, p/q)."""
+    """Whether to accept a token that was sampled from q: True with probability min(1, p/q)."""
     return random.random() * q[token] < p.get(token, 0.0)
 
 
 def residual(p: Distribution, q: Distribution) -> Distribution:
-    """max(0, p - q), normalized: the distribution of the recovered token."""
+    """Return max(0, p - q), normalised: the distribution of the recovered token after a rejection."""
     excess = {token: max(0.0, weight - q.get(token, 0.0)) for token, weight in p.items()}
     total = sum(excess.values())
     return {token: weight / total for token, weight in excess.items()} if total > 0 else p
 
 
 def sample_from(distribution: Distribution, random: Random) -> str:
-    """Draw one token of the distribution."""
+    """Sample one token by inverting the cumulative distribution."""
     point = random.random()
     token = ""
     for token, weight in distribution.items():
         point -= weight
         if point < 0:
             return token
-    return token  # rounding: the weights added up to a little less than 1
+    return token  # the weights add up to slightly less than 1 because of rounding
 
 
 def verify(draft: Draft, scored: TargetScores, rule: AcceptanceMethod, random: Random) -> VerifyResult:
-    """Accept the draft as far as the target agrees, then take one token of the target's own (recovered or bonus).
+    """Accept the longest prefix of the draft that the target agrees with, and add one recovered or bonus token.
 
-    Under REJECTION a place is judged by that rule where p and q are both known, else by match; any other rule
-    is match throughout. The walk is over text: a token of the target may span drafted ones, or end inside one,
-    when the two have different tokenizers. It ends where no row was asked, and after a token that isn't a drafted one
-    unless the rows are the target's own. Where nothing was drafted, the target's token is its own plain one.
+    Under REJECTION a position uses the rejection rule if p and q are both known, and match otherwise. Any other rule
+    uses match throughout. Verification compares text: with different tokenizers a target token may span several
+    drafted tokens, or end inside one. It stops at a position without a row. It also stops after a token that differs
+    from the drafted one, unless the rows follow the target's own tokens. If the draft is empty, the emitted token
+    has the origin PLAIN.
     """
     text, place_of = draft.text, _token_starts(draft)
     offset, emitted = 0, list[OutputToken]()
@@ -128,7 +129,7 @@ def _token_with_text(text: str, row: TargetRow) -> Token:
 
 
 def _token_starts(draft: Draft) -> dict[int, int]:
-    """Index of each drafted token by the character offset at which it begins."""
+    """Index of each drafted token by the offset at which it starts, in characters."""
     starts, offset = {}, 0
     for place, token in enumerate(draft.tokens):
         starts[offset] = place
@@ -140,7 +141,9 @@ def _result(
     draft: Draft, emitted: Sequence[OutputToken], offset: int, row: TargetRow | None, *, contradicted: bool
 ) -> VerifyResult:
     accepted = _tokens_within(draft, offset)
-    begun = sum(len(token.text) for token in draft.tokens[:accepted]) < offset  # ended inside a drafted token
+    begun = (
+        sum(len(token.text) for token in draft.tokens[:accepted]) < offset
+    )  # the last accepted text ends inside a drafted token
     return VerifyResult(
         emitted=tuple(emitted),
         drafted=len(draft.tokens),
@@ -152,7 +155,7 @@ def _result(
 
 
 def _tokens_within(draft: Draft, offset: int) -> int:
-    """How many drafted tokens lie wholly within the first `offset` characters of the draft."""
+    """Number of drafted tokens that end within the first `offset` characters of the draft."""
     count, end = 0, 0
     for token in draft.tokens:
         end += len(token.text)
@@ -163,9 +166,9 @@ def _tokens_within(draft: Draft, offset: int) -> int:
 
 
 def truncate_result(verdict: VerifyResult, draft: Draft, kept: int) -> VerifyResult:
-    """The verdict as if the reply had ended after its first `kept` tokens: what lies beyond was never used.
+    """Return the result cut to its first `kept` tokens, for a reply that ended there.
 
-    That holds for the target's own end as well, where a stop string came just before it.
+    The target's end of sequence is dropped too, since a stop string ended the reply before it.
     """
     emitted = verdict.emitted[:kept]
     agreed = sum(len(e.token.text) for e in emitted if e.origin is Origin.ACCEPTED)

@@ -1,4 +1,4 @@
-"""The loop: draft, score, accept a prefix, emit, adapt (Leviathan et al. 2023, algorithm 1)."""
+"""Decoding loop: draft, verify, emit the accepted prefix, adapt the lookahead (Leviathan et al. 2023, algorithm 1)."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from specollama.spec_decode.types import (
 
 _TokenTag = tuple[
     OutputToken, int, float | None
-]  # what was emitted, in which round, and how sure the drafter was there
+]  # the emitted token, its round, and the drafter's confidence at its position
 
 RoundObserver = Callable[[RoundRecord], None]
-"""Observer that receives each round as soon as it is verified."""
+"""Callback that receives each round as soon as it is verified."""
 
 
 @dataclass(slots=True)
 class SpeculativeDecoder:
-    """Decodes one reply with speculation.
+    """Generates one reply with speculative decoding.
 
-    `prompt` is the rendered prompt, as it is sent; `rule` is decided (never AUTO). Close the generator of
-    `events` to stop: whoever opened the drafter and the target closes their requests.
+    `prompt` is the rendered prompt. `rule` is never AUTO. Close the generator of `events` to stop the reply; the code
+    that created the drafter and the target closes their requests.
     """
 
     prompt: str
@@ -52,10 +52,10 @@ class SpeculativeDecoder:
     rule: AcceptanceMethod
     options: SamplingOptions
     stats: Stats
-    monitor: SpeculationMonitor | None = None  # None: go on whatever comes
+    monitor: SpeculationMonitor | None = None  # None: never stop drafting early
     random: Random = field(default_factory=Random)
     observer: RoundObserver | None = None
-    _text: str = field(init=False)  # prompt and all that was emitted, held-back text included
+    _text: str = field(init=False)  # the prompt and all emitted text, text held back for stop strings included
     _stopper: StoppingCriteria[_TokenTag] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,9 +64,9 @@ class SpeculativeDecoder:
         self._stopper = StoppingCriteria(self.options.stop, limit)
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """The reply: Text as it is settled, a Status when speculation ends early, and Done.
+        """Yield the reply: Text per emitted token, a Status if speculation ends early, and Done.
 
-        Raises RunError when the target fails; what was yielded before stands.
+        Raises RunError when the target fails; the events yielded before remain valid.
         """
         while self._stopper.reason is None:
             began = perf_counter_ns()
@@ -88,13 +88,13 @@ class SpeculativeDecoder:
             if why is not None and self._stopper.reason is None:
                 self.stats.notices.append(why)
                 async with aclosing(self._plain_rest(why)) as rest:
-                    async for rested in rest:
-                        yield rested
+                    async for plain_event in rest:
+                        yield plain_event
         assert self._stopper.reason is not None
         yield Done(self._stopper.reason, self.stats)
 
     async def plain_events(self, why: str) -> AsyncGenerator[Event, None]:
-        """The whole reply as one plain stream, for this reason: a Status, Text, and Done."""
+        """Yield the reply without speculation, for the reason `why`: a Status, Text, and Done."""
         self.stats.reason = why
         async with aclosing(self._plain_rest(why)) as rest:
             async for event in rest:
@@ -103,7 +103,7 @@ class SpeculativeDecoder:
         yield Done(self._stopper.reason, self.stats)
 
     def _stop_reason(self, verdict: VerifyResult, continuation: TargetContinuation, duration: int) -> str | None:
-        """The reason to leave the rest of the reply to the target alone; None to go on speculating."""
+        """Reason to decode the rest of the reply without drafts, or None. `duration`: nanoseconds of this round."""
         if continuation.lost:
             return continuation.reason
         if self.monitor is None:
@@ -113,7 +113,7 @@ class SpeculativeDecoder:
         return self.monitor.stop_reason()
 
     async def _propose(self) -> Draft:
-        """A draft that leaves room for the bonus token."""
+        """Draft tokens, one fewer than the token limit allows: the bonus or recovered token needs a place too."""
         remaining = self._stopper.remaining
         count = (
             self.lookahead.max_draft_tokens()
@@ -131,7 +131,7 @@ class SpeculativeDecoder:
     async def _score(self, proposed: Draft, drafting: float) -> tuple[Draft, VerifyResult, Sequence[float]]:
         """Score the draft. Returns the tokens sent, the verdict, and the forecast acceptance probabilities.
 
-        `drafting`: seconds that drafting took.
+        `drafting`: seconds that the draft took.
         """
         draft = proposed.first(self.lookahead.verify_length(proposed))
         began = perf_counter_ns()
@@ -150,7 +150,7 @@ class SpeculativeDecoder:
         return draft, verdict, forecast
 
     def _emit(self, draft: Draft, verdict: VerifyResult, forecast: Sequence[float]) -> Iterator[Text]:
-        """Emit and count the round's tokens, up to the one that ends the reply."""
+        """Yield and count the round's tokens, up to the one that ends the reply."""
         number, used = self.stats.rounds + 1 if verdict.drafted else 0, 0
         sure, offset = _confidence_by_offset(draft), 0
         for emitted in verdict.emitted:
@@ -177,9 +177,9 @@ class SpeculativeDecoder:
         return continuation
 
     def _continue(self, continuation: TargetContinuation) -> Iterator[Text | Status]:
-        """Emit what the target wrote alone, and handle its end.
+        """Yield the tokens that the target decoded alone, and a Status if the reply ended abnormally.
 
-        The first token carries the count of those without text.
+        The count of sampled tokens without text is added to the first token.
         """
         extra = continuation.sampled - len(continuation.tokens)
         if not continuation.tokens:
@@ -201,7 +201,7 @@ class SpeculativeDecoder:
                 yield Status(on=False, detail=continuation.reason)
 
     async def _plain_rest(self, why: str) -> AsyncGenerator[Event, None]:
-        """Stream the rest of the reply without drafts, after a Status that says so."""
+        """Yield a Status with the reason, then the rest of the reply as one plain stream."""
         yield Status(on=False, detail=why)
         async with aclosing(self.target.stream(self._stopper.remaining)) as stream:
             async for item in stream:
@@ -217,6 +217,6 @@ class SpeculativeDecoder:
 
 
 def _confidence_by_offset(draft: Draft) -> dict[int, float]:
-    """The drafter's confidence, by the character offset of the drafted token."""
+    """The drafter's confidence by offset into the draft's text, in characters."""
     starts = accumulate((len(token.text) for token in draft.tokens), initial=0)
     return dict(zip(starts, draft.confidence, strict=False))

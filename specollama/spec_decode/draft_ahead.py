@@ -1,7 +1,7 @@
-"""Drafts while the target verifies, on hardware of its own (post-verify of PEARL, arXiv 2408.11850).
+"""Drafts while the target verifies, if the two don't share hardware (post-verify of PEARL, arXiv 2408.11850).
 
-The next draft is begun from the likeliest outcome, that all is accepted. Its first token is then a guess at the bonus
-token; where either turns out otherwise, nothing of it is used.
+The next draft assumes that every token of the present draft is accepted. Its first token is then a guess at the bonus
+token. If a token is rejected or the guess is wrong, the draft is discarded.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from specollama.spec_decode.types import Draft, TargetContinuation, TargetScores
 
 @dataclass(slots=True)
 class DraftAhead:
-    """A drafter that starts before the text is known that its draft must follow.
+    """Wraps a drafter, and starts the next draft before the verified text is known.
 
-    Not under Rule.REJECTION: which of two drafts is used would depend on how soon each was there, and so on what it
-    says. Close it with `aclose`.
+    Don't use it under AcceptanceMethod.REJECTION: which of two drafts is used would depend on their timing, and so on
+    their content. Close it with `aclose`.
     """
 
     drafter: Drafter
-    _text: str | None = None  # that the last draft was asked for; None once that was sent
+    _text: str | None = None  # the text of the last proposal; None after that draft was sent
     _count: int = 0
-    _base: str = ""  # that the draft ahead follows
+    _base: str = ""  # the text that the draft ahead follows
     _ahead: asyncio.Task[Draft] | None = None
-    _ended: set[asyncio.Task[Draft]] = field(default_factory=set)  # given up, and not over yet
+    _ended: set[asyncio.Task[Draft]] = field(default_factory=set)  # cancelled tasks that have not finished yet
 
     def start(self, sent: Draft) -> None:
-        """Start the next draft behind the one just sent to the target, if this drafter made it."""
+        """Start the next draft after `sent`, the draft that the target now scores, if this drafter proposed it."""
         text, self._text = self._text, None
         if text is None or not sent.tokens:
             return
@@ -58,7 +58,7 @@ class DraftAhead:
         await asyncio.gather(*self._ended, return_exceptions=True)
 
     async def _first_usable(self, text: str, count: int) -> Draft:
-        """The draft ahead if it fits, else a new one started now, so that nothing waits for a wrong one."""
+        """Return the draft ahead if it is valid, otherwise a new draft that starts now, without waiting in between."""
         assert self._ahead
         anew = asyncio.create_task(self.drafter.propose(text, count))
         try:
@@ -72,10 +72,10 @@ class DraftAhead:
             self._end(anew)
 
     def _still_valid(self, text: str, count: int) -> Draft | None:
-        """The rest of the draft ahead beyond the text; None if the text differs from it."""
+        """Return the part of the draft ahead after `text`; None if the text contradicts the draft."""
         assert self._ahead
         task, self._ahead = self._ahead, None
-        with suppress(RunError):  # asked again, it fails again or it doesn't
+        with suppress(RunError):  # the caller drafts again, which reports a lasting fault
             return _rest_after(task.result(), text[len(self._base) :], count)
         return None
 
@@ -86,7 +86,7 @@ class DraftAhead:
 
     def _end(self, task: asyncio.Task[Draft]) -> None:
         if task.done():
-            task.cancelled() or task.exception()  # it was looked at: asyncio doesn't complain about it
+            task.cancelled() or task.exception()  # retrieve the exception, so that asyncio doesn't log it
         else:
             task.cancel()
             self._ended.add(task)
@@ -95,7 +95,7 @@ class DraftAhead:
 
 @dataclass(frozen=True, slots=True)
 class OverlappedTarget:
-    """A target that lets these drafters run ahead while it verifies."""
+    """Wraps a target: starts the given drafters whenever it scores a draft."""
 
     target: Target
     drafters: Sequence[DraftAhead]
@@ -113,7 +113,7 @@ class OverlappedTarget:
 
 
 def _rest_after(draft: Draft, said: str, count: int) -> Draft | None:
-    """What of a draft comes after `said`, if that is its beginning, in whole tokens; None otherwise, or for no more."""
+    """Return the tokens of a draft after its prefix `said`; None if `said` is no such prefix or no token is left."""
     for place, token in enumerate(draft.tokens):
         if not said:
             return draft.drop_first(place).first(count)

@@ -1,4 +1,4 @@
-"""The events that a reply is made of, and its decoding rate."""
+"""Event types of a reply, and the computation of its decoding rate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specollama.spec_decode.types import DoneReason, Origin, Token
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Whether a reply is speculated, and how or why not: one line for the user."""
+    """Whether speculation is on, with the method or the reason: one line for the user."""
 
     on: bool
     detail: str
@@ -24,20 +24,20 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A piece of the reply: the visible text of one token (held-back text may join several)."""
+    """A piece of the reply: the text of one token, or of several after text was held back for a stop string."""
 
     text: str
     origin: Origin
     round: int = 0  # the first is 1; 0 outside rounds
     logprob: float | None = None
-    top: tuple[Token, ...] = ()  # the target's most probable tokens at the place; empty where unknown
+    top: tuple[Token, ...] = ()  # the target's most probable tokens at this position; empty if unknown
     thinking: bool = False  # part of the model's thinking, not of its answer
-    confidence: float | None = None  # how sure the drafter was at the place, 0 to 1; None where it didn't say
+    confidence: float | None = None  # the drafter's confidence at this position, 0 to 1; None if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCalls:
-    """Calls of tools that the target asks for, as Ollama gives them."""
+    """Tool calls of the target, in Ollama's format."""
 
     calls: tuple[Mapping[str, Any], ...]
 
@@ -51,13 +51,13 @@ class Done:
 
 
 Event = Status | Text | ToolCalls | Done
-"""What a reply is made of, in order: Status (again when it changes), Text or ToolCalls, and one Done at the end."""
+"""Order in a reply: Status (again if it changes), then Text or ToolCalls, and one Done at the end."""
 
 
 def first_burst(rounds: Iterable[int]) -> int:
-    """How many of a reply's tokens came first, at one moment, given the rounds that they are of, in order.
+    """Number of tokens in the first burst of a reply. `rounds`: the round of each token, in order.
 
-    A burst is what one round settled, or one token outside rounds (round 0), which come one at a time.
+    A burst is the tokens that one round emitted, or a single token outside rounds (round 0).
     """
     rest = iter(rounds)
     first = next(rest, None)
@@ -67,10 +67,10 @@ def first_burst(rounds: Iterable[int]) -> int:
 
 
 def decode_rate(tokens: int, burst: int, seconds: float) -> float | None:
-    """Tokens per second of decoding; None where there is nothing to time.
+    """Decoding rate in tokens per second; None if there is no token after the first burst.
 
-    Those after the first burst, over the `seconds` from it on: the time before it is that of reading the prompt, and
-    its own tokens would be a gift to a reply that begins with a long one.
+    The rate counts the tokens after the first burst and the `seconds` after it. The time before the first burst is
+    prefill, so that counting the burst's own tokens would overstate the rate.
     """
     later = tokens - burst
     return later / seconds if later > 0 and seconds > 0 else None

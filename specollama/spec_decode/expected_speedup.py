@@ -1,8 +1,8 @@
-"""What a pair can be expected to gain, by what passes cost, what drafting costs, and how often it is right.
+"""Expected speedup of a pair, from the costs of forward passes and drafting and from the acceptance rate.
 
-A round drafts until a token seems too unlikely or the draft is long enough, and has it scored in one pass. The tokens'
-chances are taken as independent of each other, so that a round can be added up exactly (Leviathan et al. 2023, section
-3.3, where all chances are the same). Pure.
+A round drafts up to the lookahead, or until the confidence falls below a threshold, and verifies in one forward pass.
+Acceptance is modelled as independent between positions, so that the expectation is exact (Leviathan et al. 2023,
+section 3.3, extended to rates that vary with confidence). Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from itertools import product
 
 from specollama.spec_decode.calibration import CONFIDENCE_BINS, MAX_DRAFT_TOKENS
 
-_MIN_TESTED = 50.0  # tested tokens, below which counts say too little
+_MIN_TESTED = 50.0  # minimum number of tested tokens for a measured profile
 
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceBin:
-    """Drafted tokens of one kind: how sure the drafter is of them, how often they are accepted, and their share."""
+    """Drafted tokens of one confidence: their acceptance probability, and their share of all drafted tokens."""
 
     confidence: float
     probability: float
@@ -27,14 +27,14 @@ class ConfidenceBin:
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceProfile:
-    """How drafted tokens fare, if those before them were accepted. `tested`: tokens that this rests on; 0: assumed."""
+    """Acceptance by confidence bin. `tested`: tokens in the measurement; 0: the profile is an assumption."""
 
     bins: tuple[ConfidenceBin, ...]
     tested: int = 0
 
     @property
     def rate(self) -> float:
-        """Accepted over tested, of all that is drafted."""
+        """Acceptance rate over all drafted tokens."""
         return sum(chance.share * chance.probability for chance in self.bins)
 
     @property
@@ -42,19 +42,19 @@ class AcceptanceProfile:
         return self.tested > 0
 
     def at_least(self, threshold: float) -> tuple[float, float]:
-        """The share of the tokens that are at least so sure, and how often those are accepted."""
+        """Share of the tokens with at least this confidence, and their acceptance rate."""
         sure = [chance for chance in self.bins if chance.confidence >= threshold]
         share = sum(chance.share for chance in sure)
         return share, sum(chance.share * chance.probability for chance in sure) / share if share else 0.0
 
 
 def constant_rate(rate: float, tested: int = 0) -> AcceptanceProfile:
-    """Every token as likely as the other: what is known where the drafter doesn't say how sure it is."""
+    """Profile with the same acceptance rate for every token, for a drafter without confidence values."""
     return AcceptanceProfile((ConfidenceBin(1.0, rate, 1.0),), tested)
 
 
 def from_counts(hits: Sequence[float], trials: Sequence[float]) -> AcceptanceProfile | None:
-    """From a drafter's calibration (calibration.Calibration); None where it has seen too little."""
+    """Profile from a drafter's calibration counts (calibration.Calibration); None if there are too few."""
     total = sum(trials)
     if total < _MIN_TESTED:
         return None
@@ -73,9 +73,9 @@ def _bin_center(place: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class BestRound:
-    """The best that drafting can do: at most `lookahead` tokens a round, none after one below `threshold`.
+    """The best round: at most `lookahead` drafted tokens, and a stop at the first confidence below `threshold`.
 
-    `speedup`: tokens a second over plain; 1 with a lookahead of 0, where drafting doesn't pay.
+    `speedup`: decoding rate over the plain rate; 1 with a lookahead of 0 if drafting doesn't pay.
     """
 
     speedup: float = 1.0
@@ -91,17 +91,17 @@ def expected_speedup(
     threshold: float = 0.0,
     overhead: float = 0.0,
 ) -> float:
-    """Tokens a second over plain, of rounds of a given kind.
+    """Decoding rate over the plain rate, for rounds with this lookahead and confidence threshold.
 
-    `passes`: seconds of a pass of the target by its tokens; `step`: of a drafted token; `overhead`: of a round beside
-    both. A token below the threshold was drafted, and isn't sent.
+    `passes`: seconds of a target forward pass by its tokens. `step`: seconds per drafted token. `overhead`: other
+    seconds per round. The first token below the threshold costs a draft step, but is not verified.
     """
     share, probability = acceptance.at_least(threshold)
     tokens, drafted, scoring = 1.0, 0.0, 0.0
     for length in range(1, lookahead + 1):
         tokens += (share * probability) ** length
         drafted += share ** (length - 1)
-        scoring += (1 - share) * share ** (length - 1) * passes(length)  # stopped before the token of this place
+        scoring += (1 - share) * share ** (length - 1) * passes(length)  # the draft stopped before this position
     scoring += share**lookahead * passes(lookahead + 1)
     return tokens * passes(1) / (scoring + drafted * step + overhead)
 
@@ -115,7 +115,7 @@ def best_round(
     overhead: float = 0.0,
     chooses: bool = True,
 ) -> BestRound:
-    """The kind of round that gains most. `chooses`: drafting may stop where the drafter isn't sure."""
+    """Return the round with the highest speedup. `chooses`: drafting may stop at a low confidence."""
     thresholds = sorted({chance.confidence for chance in acceptance.bins}) if chooses else [0.0]
     rounds = (
         BestRound(expected_speedup(passes, step, acceptance, lookahead, threshold, overhead), lookahead, threshold)

@@ -1,6 +1,6 @@
-"""The interface between the decode loop and the models: a drafter proposes, a target verifies.
+"""Interfaces between the decoding loop and the models: a drafter proposes tokens, a target verifies them.
 
-Both are made for one reply and keep its state; both are closed by whoever made them.
+Each instance serves one reply and keeps its state. The code that creates an instance closes it.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from specollama.spec_decode.types import Draft, TargetContinuation, TargetScores
 
 
 class Drafter(Protocol):
-    """Proposes draft tokens."""
+    """Proposes the tokens that may come next."""
 
     async def propose(self, text: str, count: int) -> Draft:
-        """At most `count` tokens (0 or more) to follow `text`, the prompt and the reply so far.
+        """Propose at most `count` tokens (0 or more) after `text`, which is the prompt and the reply so far.
 
-        Raises RunError when the draft model can't be asked.
+        Raises RunError when the request to the draft model fails.
         """
         ...
 
     def learn(self, verdict: VerifyResult) -> None:
-        """Learn from the verification of the last proposal."""
+        """Take note of the verification result of the last proposal."""
         ...
 
 
@@ -30,25 +30,25 @@ class Target(Protocol):
     """Verifies drafts and produces the target's tokens."""
 
     async def score(self, draft: Draft) -> TargetScores:
-        """The rows along a draft. Some may be missing: the round then ends there.
+        """Return the target's rows along a draft. The round ends at the first missing row.
 
-        Raises RunError when the target can't be asked.
+        Raises RunError when the request to the target fails.
         """
         ...
 
     async def commit(self, verdict: VerifyResult, limit: int | None) -> TargetContinuation:
-        """Append the round's tokens to the reply. Where the target can't be asked for rows, it continues alone.
+        """Append the round's tokens to the reply. Decode without drafts up to a place where scoring works again.
 
-        `limit`: tokens that the reply may still have after the verdict's; None: any number. After a verdict
-        that was `hidden`, or without tokens, the continuation has at least one, or is `end` or `lost`.
+        `limit`: tokens that may follow those of the verdict; None: no limit. If the verdict is `hidden` or has no
+        tokens, then the continuation has at least one token, or it sets `end` or `lost`.
         """
         ...
 
     def stream(self, limit: int | None) -> AsyncGenerator[Token | TargetContinuation, None]:
-        """Stream the rest of the reply from the target's present position, without drafts.
+        """Stream the rest of the reply, decoded by the target without drafts.
 
-        The last item says why it ended, and how many tokens without a text of their own were among it.
+        The last item gives the reason of the end and the number of sampled tokens that have no text.
 
-        Raises BrokenReply when the reply stops without its last line.
+        Raises BrokenReply when the server's stream stops before its final line.
         """
         ...

@@ -1,4 +1,4 @@
-"""How many tokens to draft in the next round, and whether to draft at all."""
+"""Lookahead policies (tokens to draft per round), and the monitor that stops speculation which doesn't pay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from specollama.spec_decode.types import Draft, RoundRecord, VerifyResult
 
 MIN_TESTED_TOKENS = 24  # tokens
 MIN_ACCEPTANCE_RATE = 0.1  # acceptance rate
-WARM_UP_ROUNDS = 2  # rounds, in which slots read the prompt for the first time
+WARM_UP_ROUNDS = 2  # rounds not timed, because slots prefill the prompt in them
 MIN_ROUNDS = 6
 MAX_IDLE_ROUNDS = 64  # rounds in a row
 MIN_SPEEDUP = 0.95  # of plain speed: a little below 1, since both sides are measured on a busy machine
@@ -24,15 +24,15 @@ class Lookahead(Protocol):
         ...
 
     def verify_length(self, draft: Draft) -> int:
-        """How many of the drafted tokens to verify."""
+        """Number of leading draft tokens to verify."""
         ...
 
     def accept_probabilities(self, draft: Draft) -> Sequence[float]:
-        """Each drafted token's probability of acceptance, given its predecessors; empty where unknown."""
+        """Probability that each drafted token is accepted, given its predecessors are; empty if unknown."""
         ...
 
     def learn(self, round: RoundRecord) -> None:
-        """Learn from the last round."""
+        """Take note of the outcome of the last round."""
         ...
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class FixedLookahead:
         return ()
 
     def learn(self, round: RoundRecord) -> None:
-        """A fixed length doesn't learn."""
+        """Do nothing: the length is fixed."""
 
     def __str__(self) -> str:
         return str(self.tokens)
@@ -64,7 +64,7 @@ class FixedLookahead:
 
 @dataclass(slots=True)
 class ScheduledLookahead:
-    """A length for each round, the first one first; the last one for all that come after."""
+    """A fixed length per round, in order; the last one holds for all later rounds."""
 
     lengths: tuple[int, ...]
     _rounds: int = 0
@@ -92,9 +92,9 @@ def schedule_text(lengths: Sequence[int]) -> str:
 
 @dataclass(slots=True)
 class AdaptiveLookahead:
-    """Longer after a draft was accepted whole, shorter after two in a row that were accepted less than half.
+    """Grows after a fully accepted draft; shrinks after two successive drafts with less than half accepted.
 
-    One poor round alone changes nothing: a single surprising word in predictable text is common.
+    A single poor round changes nothing: one surprising word in predictable text is common.
     """
 
     min_tokens: int = 1
@@ -131,10 +131,10 @@ class AdaptiveLookahead:
 
 @dataclass(slots=True)
 class SpeculationMonitor:
-    """Stops speculation that doesn't pay, once enough rounds were seen.
+    """Decides whether speculation still pays, once it has enough observations.
 
-    `plain_seconds_per_token`: seconds that the target takes for a token alone; None where that was not measured, and
-    only the acceptance is watched.
+    `plain_seconds_per_token`: seconds of a plain decode step of the target. If it is None (not measured), the monitor
+    checks only the acceptance rate.
     """
 
     plain_seconds_per_token: float | None = None
@@ -146,10 +146,10 @@ class SpeculationMonitor:
     _idle: int = 0  # rounds in which nothing was drafted, since the last draft
 
     def observe(self, verdict: VerifyResult, tokens: int, seconds: float) -> None:
-        """Record a round: its tokens and its seconds.
+        """Record a round: its verdict, tokens emitted and duration in seconds.
 
-        The first ones don't count: slots read the prompt then. Nor do those in which nothing was found to draft: what
-        isn't there yet may come, as where a text is repeated with changes.
+        The timing leaves out the first rounds, in which slots prefill the prompt, and rounds without a draft: prompt
+        lookup may find matches later, for example in a text that is repeated with changes.
         """
         self._idle = 0 if verdict.drafted else self._idle + 1
         if self._idle:
@@ -162,7 +162,7 @@ class SpeculationMonitor:
             self._seconds += seconds
 
     def stop_reason(self) -> str | None:
-        """The reason to stop drafting; None while drafting may still pay."""
+        """Reason to stop drafting; None while it may still pay."""
         if self._tested >= MIN_TESTED_TOKENS and self._accepted < MIN_ACCEPTANCE_RATE * self._tested:
             return f"almost nothing of the draft is accepted ({self._accepted} of {self._tested} tested tokens)"
         if self._idle >= MAX_IDLE_ROUNDS:

@@ -1,4 +1,4 @@
-"""Counts of a reply: raw while it runs, rates derived where they are read.
+"""Counters of a reply. Rates are derived from the raw counts on access.
 
 Names and meanings are those of design section 1; vLLM's counters `num_drafts`, `num_draft_tokens` and
 `num_accepted_tokens` are `rounds`, `drafted` and `accepted` here.
@@ -26,7 +26,7 @@ class Stats:
 
     route: Route = Route.PLAIN
     reason: str = ""  # why nothing was drafted; empty while speculation is on
-    notices: list[str] = field(default_factory=list)  # what the user has to know of this reply, a line each
+    notices: list[str] = field(default_factory=list)  # notices for the user, one line each
 
     rounds: int = 0  # rounds
     drafted: int = 0
@@ -40,12 +40,12 @@ class Stats:
 
     forecasts: list[Forecast] = field(default_factory=list)  # of tested tokens, where the drafter's confidence is known
 
-    draft_requests: int = 0  # times that a drafter was asked, lookup too
-    rows: int = 0  # rows asked of the target
+    draft_requests: int = 0  # calls of a drafter, prompt lookup included
+    rows: int = 0  # rows requested from the target
     extensions: int = 0  # requests that were issued again with a larger num_predict
 
-    prompt_eval_count: int = 0  # tokens of the prompt, as far as they are known
-    prompt_read: int = 0  # of them, those that had to be read: the rest was still there from an earlier turn
+    prompt_eval_count: int = 0  # tokens of the prompt; 0 if unknown
+    prompt_read: int = 0  # tokens of the prompt that were prefilled; the rest was in the KV cache
     eval_count: int = 0  # tokens of the reply, its end included
     total_duration: int = 0  # from the request to the last token, rendering included
     first_token_duration: int = 0  # from the request to the first text
@@ -53,9 +53,9 @@ class Stats:
     score_duration: int = 0  # waiting for the target
 
     def record(self, verdict: VerifyResult, forecast: Sequence[float] = ()) -> None:
-        """Count one round. Where nothing was drafted there was none: its token is a plain one.
+        """Count one round. Without a draft it is no round, and its tokens count as plain.
 
-        `forecast`: each drafted token's probability of acceptance, given that its predecessors are accepted.
+        `forecast`: probability that each drafted token is accepted, given its predecessors are.
         """
         if not verdict.drafted:
             self.plain += len(verdict.emitted)
@@ -82,7 +82,7 @@ class Stats:
 
     @property
     def predicted_rate(self) -> float | None:
-        """What `acceptance_rate` was held to be; None where nothing was forecast."""
+        """Mean forecast acceptance probability of the tested tokens; None without forecasts."""
         return sum(one.probability for one in self.forecasts) / len(self.forecasts) if self.forecasts else None
 
     @property

@@ -1,8 +1,8 @@
-"""Decides whether to draft, how much, and how much of the draft to verify, from costs and acceptance probabilities.
+"""Decides whether to draft, how many tokens to draft, and how many of them to verify, from costs and acceptance.
 
-Costs are converted to tokens at the decoding rate: plain, or of drafting where that is higher. A conservative
-bandit (Wu et al. 2016): what isn't known to pay is tried only while the reply, were all of it lost, would still be
-nearly as fast as plain. Pure: times come in, decisions go out.
+Costs in seconds are converted to tokens at the decoding rate: the plain rate, or the rate with drafts if it is higher.
+The planner is a conservative bandit (Wu et al. 2016): it explores a drafter of unknown gain only within a loss budget,
+so that the reply stays nearly as fast as plain decoding even if all drafts fail. It does no I/O and reads no clock.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from specollama.spec_decode.lookahead import Lookahead, schedule_text
 from specollama.spec_decode.reply_length import ReplyLengths
 from specollama.spec_decode.types import AcceptanceMethod, DoneReason, Draft, RoundRecord, VerifyResult
 
-_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # tokens in the drafts that are compared
-_STATS_RATE = 0.08  # how fast the seconds of a drafted token follow the machine, and what lookup brings the text
-_IDLE_ROUNDS_BEFORE_RETRY = 8  # drafts of others, after which a model may be tried again
-_EXPLORATION_SHARE = 0.015  # of the time: drafting where it seems not to pay, so that a change is noticed
-_MAX_EXPLORATION = 8.0  # plain tokens' time: the most that is saved up for that
-_MARGIN = 1.02  # of the plain rate, from which drafting is taken to pay
-_DOUBTED = 24.0  # tested tokens, from which a drafter that seems not to pay is tried only now and then
-_MIN_TESTED = 6.0  # tested tokens, from which a drafter's calibration is trusted
-_MAX_LOSS = 0.025  # of the reply's plain time, that may be lost
-_MAX_FIRST_LOSS = 0.065  # the same for a drafter of which nothing is known
-_REPAID = 0.5  # of what drafting almost surely saves, that reading may cost beyond what may be lost
-_ALMOST_SURELY = 0.9  # probability that a reply is long enough for reading to be repaid
-_PREFILL_SHARE = 0.25  # of what drafting almost surely saves, that a draft model may spend on reading
+_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # draft lengths that are compared, in tokens
+_STATS_RATE = 0.08  # smoothing factor of the averages of draft step time and prompt-lookup gain
+_IDLE_ROUNDS_BEFORE_RETRY = 8  # rounds drafted by other drafters before an idle one is explored again
+_EXPLORATION_SHARE = 0.015  # of the decoding time: spent on drafters that seem too slow, to notice a change
+_MAX_EXPLORATION = 8.0  # upper limit of the exploration allowance, in plain decode steps
+_MARGIN = 1.02  # drafting pays if its rate exceeds the plain rate by this factor
+_DOUBTED = 24.0  # tested tokens; beyond these, a drafter that seems too slow is explored only within the allowance
+_MIN_TESTED = 6.0  # tested tokens from which a drafter's calibration is trusted
+_MAX_LOSS = 0.025  # fraction of the reply's plain decoding time that may be lost
+_MAX_FIRST_LOSS = 0.065  # the same for an uncalibrated drafter
+_REPAID = 0.5  # fraction of the almost certain savings that prefill may cost beyond the loss budget
+_ALMOST_SURELY = 0.9  # probability that the reply is long enough to repay the prefill
+_PREFILL_SHARE = 0.25  # fraction of the certain savings that a draft model may spend on prefill
 _MIN_PREFILL_WINDOW = 64  # tokens
 _UNLIMITED = 1 << 30  # tokens
 
 
 @dataclass(frozen=True, slots=True)
 class DraftForecast:
-    """Expected gain and cost of one drafter's drafts, while the reply goes on as it does now.
+    """Long-run forecast of a drafter's rounds, if acceptance stays as it is now.
 
-    `gained_tokens` and `extra_seconds`: tokens and seconds beyond those of a plain pass; `tokens_per_second`: tokens a
-    second that come of it. `run_lengths[i][s]`: the expected length of a run of at most `_SIZES[i]` tokens under shift
-    s, given its first token.
+    `gained_tokens` and `extra_seconds`: tokens and seconds per round beyond a plain forward pass. `tokens_per_second`:
+    the resulting decoding rate. `run_lengths[i][s]`: expected number of accepted tokens out of `_SIZES[i]` under shift
+    s, given that the first one is accepted.
     """
 
     gained_tokens: float
@@ -53,12 +53,12 @@ class DraftForecast:
 
 @dataclass(slots=True)
 class Planner:
-    """The lookahead that pays (a lookahead.Lookahead), for one reply.
+    """Cost-based Lookahead (see lookahead.Lookahead) for one reply.
 
-    `target_cost`: seconds of a pass of the target by its tokens; `drafters`: the drafters by name; `token_limit`:
-    tokens that the reply has at most. `fixed_lengths`: lengths by round, whatever they bring, the last one for all
-    later rounds. Under AcceptanceMethod.REJECTION all that was drafted is sent: what is left out may not depend on
-    later tokens.
+    `target_cost`: seconds of a target forward pass by its number of tokens. `drafters`: statistics by drafter name.
+    `token_limit`: maximum tokens of the reply. `fixed_lengths`: forced draft lengths by round; the last one holds for
+    all later rounds. Under AcceptanceMethod.REJECTION every drafted token is verified, because the choice of which
+    tokens to drop must not depend on later tokens.
     """
 
     target_cost: CostCurve
@@ -68,32 +68,33 @@ class Planner:
     token_limit: int | None = None
     draft_limit: int = MAX_DRAFT_TOKENS
     fixed_lengths: tuple[int, ...] = ()
-    _plain_seconds: float = (
-        0.0  # seconds that the tokens so far would have taken without drafts; the first doesn't count
-    )
-    _seconds_spent: float = 0.0  # seconds that they took
-    _lookup_gain: float = 0.0  # tokens that lookup is expected to gain in a round
+    _plain_seconds: float = 0.0  # estimated plain decoding time of the tokens after the first
+    _seconds_spent: float = 0.0  # measured time of the same tokens
+    _lookup_gain: float = 0.0  # tokens that prompt lookup is expected to gain in a round
     _tokens_written: int = 0
     _rounds: int = 0
-    _current_drafter: str = ""  # the model that is to draft, or did last
-    _budget: float = 0.0  # seconds that the present draft may lose, where its drafter isn't known yet
-    _forecasts: dict[str, DraftForecast] = field(default_factory=dict)  # since the last round
-    _reach_probabilities: list[float] = field(default_factory=list)  # by shift: the probability of the draft so far
-    _sure: tuple[float, ...] = ()  # the confidences that it is for
+    _current_drafter: str = ""  # the draft model of this round, or of the last one that drafted
+    _budget: float = 0.0  # seconds that the present draft may lose, if its drafter is uncalibrated
+    _forecasts: dict[str, DraftForecast] = field(default_factory=dict)  # cache, cleared after each round
+    _reach_probabilities: list[float] = field(
+        default_factory=list
+    )  # by shift: joint probability that the whole draft so far is accepted
+    _reach_confidences: tuple[float, ...] = ()  # the confidences for which _reach_probabilities holds
 
     def __str__(self) -> str:
         return schedule_text(self.fixed_lengths) if self.fixed_lengths else f"0-{self.draft_limit}"
 
     def max_draft_tokens(self) -> int:
-        """The most tokens to draft. The target alone decodes the first token, so that nothing delays it."""
+        """Return 0 before the first token: the target decodes it alone, so that drafting does not delay it."""
         if self.fixed_lengths:
             return self.fixed_lengths[min(self._rounds, len(self.fixed_lengths) - 1)]
         return self.draft_limit if self._tokens_written else 0
 
     def pick_drafter(self, unread: Mapping[str, int], *, instead: float = 0.0) -> str | None:
-        """The model that should draft now, or None: the one with the largest expected gain, now and then another.
+        """Choose the draft model for this round: the one with the best forecast, or sometimes another to explore it.
 
-        `unread`: tokens that each would have to read first; `instead`: tokens that may be gained without it.
+        `unread`: tokens that each model must prefill first. `instead`: expected gain in tokens without a draft model.
+        Returns None if no draft model is to draft.
         """
         self._lookup_gain += _STATS_RATE * (instead - self._lookup_gain)
         chosen = self._pick(unread, instead)
@@ -116,7 +117,7 @@ class Planner:
         return best if self._pays_off(best, unread[best], instead) else None
 
     def _extra_seconds(self, best: str, other: str) -> float:
-        """Expected loss in seconds when another model than the best one drafts."""
+        """Expected extra seconds of a draft by model `other`, compared with the model `best`."""
         mine, its = self.draft_forecast(best), self.draft_forecast(other)
         return max(
             0.0,
@@ -124,9 +125,9 @@ class Planner:
         )
 
     def _pays_off(self, name: str, unread: int, instead: float) -> bool:
-        """Whether a model that must prefill `unread` tokens first should draft now.
+        """Whether the model should draft now, if it must prefill `unread` tokens first.
 
-        `instead`: tokens that may be gained without it. What it reads serves all drafts to come.
+        `instead`: expected gain in tokens without it. Later drafts reuse the prefilled KV cache.
         """
         source, outlook = self.drafters[name], self.draft_forecast(name)
         reading = source.prefill_seconds_per_token * max(0, unread - 1)
@@ -146,19 +147,22 @@ class Planner:
         return self.draft_forecast(name).tokens_per_second > _MARGIN / self.target_cost(1)
 
     def _seconds_of_one_token(self, source: DrafterStats) -> float:
-        """Seconds that a draft of one token takes."""
+        """Seconds to draft one token and to verify it."""
         return source.decode_seconds + self.target_cost(2) - self.target_cost(1)
 
     def _repays_prefill(self, name: str, reading: float) -> bool:
-        """Whether the rest of the reply repays a prefill of so many seconds: on average, and almost surely."""
+        """Whether drafting saves more than the prefill costs (`reading`, seconds) in the rest of the reply.
+
+        The savings are compared in expectation, and at the reply length that is reached almost surely.
+        """
         average, sure = self._expected_savings(name)
         small = reading < self.target_cost(1)
         return average > reading and (small or _REPAID * sure + self._loss_budget(name) >= reading)
 
     def _expected_savings(self, name: str) -> tuple[float, float]:
-        """Seconds that drafting saves in the rest of the reply: on average, and almost surely.
+        """Seconds that drafting saves in the rest of the reply: the expectation, and an almost certain lower bound.
 
-        What is drafted beyond the end brings nothing: the last round doesn't count.
+        The last round is left out, because tokens drafted beyond the end of the reply gain nothing.
         """
         saved, last = self._saved_per_token(name), self.draft_forecast(name).gained_tokens
         average = self.reply_lengths.expected_tokens(self._tokens_written, self.token_limit)
@@ -166,21 +170,21 @@ class Planner:
         return saved * max(0.0, average - last), saved * max(0.0, sure - last)
 
     def _saved_per_token(self, name: str) -> float:
-        """Seconds per token that the model's drafts save beyond what prompt lookup saves."""
+        """Seconds saved per token, beyond the savings of prompt lookup."""
         plain, outlook = self.target_cost(1), self.draft_forecast(name)
         gain = outlook.gained_tokens - outlook.extra_seconds / plain
         beyond = max(0.0, 1 - self._lookup_gain / gain) if gain > 0 else 0.0
         return beyond * max(0.0, plain - 1 / outlook.tokens_per_second)
 
     def _loss_budget(self, name: str) -> float:
-        """Seconds that may be lost now while the reply, if it ended then, would be hardly slower than plain."""
+        """Seconds that may be lost now, so that a reply that ends here is hardly slower than plain decoding."""
         source = self.drafters[name]
         hoped = not self._is_calibrated(source) and self._pays(name)
         extra = min(source.calibration.spare * self.target_cost(1), (_MAX_FIRST_LOSS - _MAX_LOSS) * self._plain_seconds)
         return (1 + _MAX_LOSS) * self._plain_seconds + hoped * extra - self._seconds_spent
 
     def prefill_window(self, name: str) -> int:
-        """Tokens that are worth prefilling before a first draft. A draft model reads only the end of a longer text."""
+        """Tokens worth prefilling before the first draft. Of a longer text the draft model reads only the end."""
         source, (average, sure) = self.drafters[name], self._expected_savings(name)
         if not self._is_calibrated(source):
             return _MIN_PREFILL_WINDOW
@@ -192,7 +196,10 @@ class Planner:
         )
 
     def _spend_exploration(self, name: str, unread: int, seconds: float, *, owed: bool = False) -> bool:
-        """Whether to spend so many seconds to see if drafting pays by now. `owed`: even if none were saved up."""
+        """Whether exploration may cost `seconds` plus the prefill now; if so, take it from the drafter's allowance.
+
+        `owed`: explore even if the allowance is used up (the loss budget still applies).
+        """
         source = self.drafters[name]
         seconds += source.prefill_seconds_per_token * max(0, unread - 1)
         tokens = seconds / self.target_cost(1)
@@ -202,11 +209,11 @@ class Planner:
         return True
 
     def observe_unused(self, draft: Draft, verdict: VerifyResult) -> None:
-        """Learn from a draft that was not sent: its positions have outcomes, too."""
+        """Update calibration from a draft that was not sent, by comparing it with the emitted tokens."""
         self._observe(self.drafters[draft.source], draft, verdict)
 
     def should_extend(self, draft: Draft) -> bool:
-        """Whether to draft one more token after those."""
+        """Whether to draft one more token after those of `draft`."""
         size = len(draft.tokens)
         if size >= self.draft_limit or self.fixed_lengths:
             return size < self.max_draft_tokens()
@@ -222,19 +229,19 @@ class Planner:
         return False
 
     def _joint_probability(self, draft: Draft, source: DrafterStats) -> list[float]:
-        """Joint probability of each shift and of the whole growing draft being accepted."""
-        known = len(self._sure)
-        if not known or draft.confidence[:known] != self._sure:
+        """By shift: the joint probability of the shift and the acceptance of every token of a growing draft."""
+        known = len(self._reach_confidences)
+        if not known or draft.confidence[:known] != self._reach_confidences:
             self._reach_probabilities, known = source.shift_weights, 0
         self._reach_probabilities = source.joint_accept_probs(draft.confidence[known:], self._reach_probabilities)
-        self._sure = draft.confidence
+        self._reach_confidences = draft.confidence
         return self._reach_probabilities
 
     def _is_calibrated(self, source: DrafterStats) -> bool:
         return source.calibration.tested >= _MIN_TESTED
 
     def verify_length(self, draft: Draft) -> int:
-        """The number of drafted tokens to verify: the prefix that gains most."""
+        """Number of leading draft tokens with the highest net gain."""
         if (
             not draft.tokens
             or self.fixed_lengths
@@ -252,7 +259,7 @@ class Planner:
         return [after / before for before, after in pairwise(reached)]
 
     def net_gain(self, draft: Draft) -> float:
-        """Net gain in tokens of the best prefix of a draft; the time spent on drafting is sunk."""
+        """Net gain, in tokens, of the best prefix of a draft. Only the verification cost counts: drafting is over."""
         return max(self._gains(draft), default=0.0)
 
     def learn(self, round: RoundRecord) -> None:
@@ -273,10 +280,10 @@ class Planner:
         for source in self.drafters.values():
             source.advance(emitted if source is not drafted else 0)
         self._forecasts.clear()
-        self._sure = ()
+        self._reach_confidences = ()
 
     def reply_ended(self) -> None:
-        """The reply ended by itself."""
+        """Record that the reply ended with its end of sequence or a stop string."""
         self.reply_lengths.observe_end(self._tokens_written)
 
     def _observe_draft(self, source: DrafterStats, round: RoundRecord) -> None:
@@ -301,7 +308,7 @@ class Planner:
 
     @property
     def _seconds_to_tokens(self) -> float:
-        """Tokens that a second is worth."""
+        """Tokens per second at which costs are converted to tokens."""
         plain = 1 / self.target_cost(1)
         return (
             max(plain, self.draft_forecast(self._current_drafter).tokens_per_second)
@@ -310,7 +317,7 @@ class Planner:
         )
 
     def draft_forecast(self, name: str) -> DraftForecast:
-        """A drafter's forecast. Dinkelbach's iteration (1967) finds the decoding rate that values its time."""
+        """Return the drafter's forecast. Dinkelbach's iteration (1967) finds the rate that converts costs."""
         if name not in self._forecasts:
             source, plain = self.drafters[name], 1 / self.target_cost(1)
             sizes = [size for size in _SIZES if size <= self.draft_limit]
@@ -331,9 +338,9 @@ class Planner:
     def _expected_draft(
         self, kinds: Sequence[tuple[float, float]], runs: Sequence[tuple[float, float]], price: float
     ) -> tuple[float, float]:
-        """Tokens and seconds that a draft adds beyond its first token's time, where a second is worth so many tokens.
+        """Expected tokens and seconds of a draft, beyond the time of its first token, at `price` tokens per second.
 
-        The first token is of any kind that the source drafts; then the draft is given up, or as long as is best.
+        The expectation runs over the class of the first token. Each class has its best draft length, or no draft.
         """
         brings = takes = 0.0
         for probability, share in kinds:
@@ -346,7 +353,7 @@ class Planner:
         return brings, takes
 
     def _accept_probabilities(self, draft: Draft) -> list[float]:
-        """The probability that the draft is accepted up to and including each token."""
+        """For each drafted token: the probability that it and all tokens before it are accepted."""
         source, found = self.drafters[draft.source], list[float]()
         reached = source.shift_weights
         for confidence in confidences_of(draft):
@@ -362,6 +369,6 @@ class Planner:
 
 
 def report_reply_end(lookahead: Lookahead, event: Event) -> None:
-    """Tell a planner that its reply ended by itself, not at a limit."""
+    """Report a reply's natural end (not a token limit) to its planner, if `lookahead` is one."""
     if isinstance(lookahead, Planner) and isinstance(event, Done) and event.reason is DoneReason.STOP:
         lookahead.reply_ended()

@@ -1,4 +1,4 @@
-"""How long a reply will be: a distribution, learnt from earlier replies and conditioned on what is written already."""
+"""Predicts the remaining length of a reply, in tokens, from the lengths of earlier replies."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 
 BUCKET_BOUNDS = (0, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192)
 BUCKETS = len(BUCKET_BOUNDS) - 1
-_TYPICAL = 64  # tokens: the median of a reply before any was seen
-_PRIOR_WEIGHT = 1.0  # replies that the first guess counts for
-_MEMORY = 60.0  # replies that a bucket remembers
-_LONG = 400  # tokens: a prompt with a pasted text
-_BEGINNING = 32  # tokens of a prompt by which its client is known: those of its system prompt, or of its instructions
+_TYPICAL = 64  # tokens: prior median of a reply
+_PRIOR_WEIGHT = 1.0  # weight of the prior, in replies
+_MEMORY = 60.0  # maximum weight of a bucket's counts, in replies; older counts fade
+_LONG = 400  # tokens: a longer prompt counts as long (it probably contains pasted text)
+_BEGINNING = 32  # leading prompt tokens that identify a client, by its system prompt or instructions
 _MOST_KINDS = 64
 
 
 @dataclass(slots=True)
 class ReplyLengths:
-    """The hazard of a reply's end by the tokens written: discrete-time survival analysis (Kaplan and Meier 1958).
+    """Discrete-time survival model of reply length (Kaplan and Meier 1958).
 
-    `lived[b]`: replies that went through bucket b or ended in it; `ended[b]`: those that ended in it. A reply that was
-    cut off by a limit counts as far as it went. `parent` gives the first guess: the lengths of a wider kind of request.
-    Without one it is a heavy tail, P(length > n) = 64 / (64 + n): the longer a reply is, the longer it goes on.
+    `lived[b]`: replies that passed through bucket b or ended in it; `ended[b]`: replies that ended in it. A reply cut
+    off by a limit is censored there. `parent`, the model of a broader class of requests, gives the prior. Without a
+    parent the prior is heavy-tailed: P(length > n) = 64 / (64 + n).
     """
 
     lived: list[float] = field(default_factory=lambda: [0.0] * BUCKETS)
@@ -31,16 +31,16 @@ class ReplyLengths:
     parent: ReplyLengths | None = None
 
     def hazard(self, bucket: int) -> float:
-        """The probability that a reply which reaches the bucket ends in it."""
+        """Probability that a reply that reaches the bucket ends in it."""
         prior = self.parent.hazard(bucket) if self.parent else _first_guess(bucket)
         return (self.ended[bucket] + _PRIOR_WEIGHT * prior) / (self.lived[bucket] + _PRIOR_WEIGHT)
 
     def expected_tokens(self, written: int, limit: int | None) -> float:
-        """Tokens that are still to come on average; at most up to `limit` tokens of the whole reply."""
+        """Expected remaining tokens after `written` tokens. `limit`: maximum tokens of the reply; None: no limit."""
         return sum((before + after) / 2 * tokens for before, after, tokens in self._survival(written, limit))
 
     def quantile_tokens(self, written: int, limit: int | None, probability: float) -> float:
-        """Tokens that are still to come with this probability."""
+        """Largest number of tokens that still follow with at least this probability."""
         sure = 0.0
         for before, after, tokens in self._survival(written, limit):
             if after < probability:
@@ -49,7 +49,7 @@ class ReplyLengths:
         return sure
 
     def _survival(self, written: int, limit: int | None) -> Iterator[tuple[float, float, int]]:
-        """For each stretch from here on: the probability to reach its beginning and its end, and its tokens."""
+        """For each interval from `written` on: the probabilities of reaching its start and its end, and its tokens."""
         end = BUCKET_BOUNDS[-1] if limit is None else min(limit, BUCKET_BOUNDS[-1])
         alive, begin = 1.0, written
         while begin < end:
@@ -61,14 +61,14 @@ class ReplyLengths:
             alive, begin = after, until
 
     def observe_progress(self, before: int, after: int) -> None:
-        """A reply of `before` tokens has `after` tokens by now."""
+        """Count the buckets that a reply passed when it grew from `before` to `after` tokens."""
         for bucket in range(_bucket(before), _bucket(after)):
             self._count(bucket, 0.0)
         if self.parent:
             self.parent.observe_progress(before, after)
 
     def observe_end(self, tokens: int) -> None:
-        """A reply ended by itself after so many tokens."""
+        """Count a reply that ended naturally after `tokens` tokens."""
         self._count(_bucket(tokens), 1.0)
         if self.parent:
             self.parent.observe_end(tokens)
@@ -84,12 +84,15 @@ class ReplyLengths:
 
 @dataclass(slots=True)
 class LengthsByRequest:
-    """The lengths of a pair's replies by the kind of request; those not asked for longest are forgotten first."""
+    """Length models of a pair by class of request, with least-recently-used eviction."""
 
     kinds: dict[str, ReplyLengths] = field(default_factory=dict)
 
     def for_prompt(self, prompt: Sequence[int]) -> ReplyLengths:
-        """By whether the prompt is long, and more precisely by how it begins: that differs from client to client."""
+        """Return the model for prompts with the same size class and the same first tokens, which identify the client.
+
+        Its parent is the model of all prompts of that size class.
+        """
         wide = "long" if len(prompt) > _LONG else "short"
         beginning = " ".join(map(str, prompt[:_BEGINNING]))
         narrow = f"{wide} {hashlib.sha256(beginning.encode()).hexdigest()[:16]}"

@@ -1,8 +1,8 @@
-"""Finds the places where a reply can be cut and sent again: where its text re-tokenizes as it was sampled.
+"""Finds the positions of a reply at which its text, tokenized again, gives the tokens that were sampled.
 
-A server takes text, so what was sampled as tokens is tokenised anew in every request. Where the new tokens
-differ from the sampled ones, the target would be asked about another context than it wrote itself. A *path* is
-the sequence of tokens that the target has really read or sampled; a cut is good where its text gives that path.
+A server takes text, so that every request tokenizes the reply again. If the new tokens differ from the sampled ones,
+the target would score another context than its own. A *path* is the sequence of tokens that the target has prefilled
+or sampled. A cut of the reply is good (aligned) if the text before it tokenizes to that path.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ class Tokenizer(Protocol):
 
     @property
     def unambiguous_texts(self) -> frozenset[str]:
-        """Texts that exactly one token prints; no other token and no fragment of a character prints them."""
+        """Texts that exactly one token prints. No other token, and no sequence of character fragments, prints them."""
         ...
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Token ids of a whole prompt: BOS added where the model wants it, control tokens recognized."""
+        """Token ids of a full prompt. Adds the BOS token if the model wants it; parses special tokens."""
         ...
 
     def display_text(self, token: int) -> str:
-        """The text that the server shows for a token: "" for control tokens and fragments of characters."""
+        """Text that the server prints for a token id: "" for control tokens and fragments of characters."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CutPoint:
-    """A place where the reply can be cut: the whole text before it, and the tokens of the reply in it."""
+    """A cut of the reply: prompt and reply text before it, and the number of reply tokens before it."""
 
     text: str
     position: int
 
 
 class TokenPath(Protocol):
-    """The target's position in its reply, and the places where rows can be requested.
+    """The target's position in its reply, and the cuts from which requests may start.
 
-    `anchor` is the last good cut; `pending` are the texts of the reply after it, which are not yet known to
-    lead to a good one, and `sampled` the tokens behind them: more than the texts where some had none of their own.
-    `is_stuck`: the target can't be asked here, only a request from the anchor can go on.
+    `anchor` is the last good cut. `pending` holds the token texts after it, which are not known to end at a good cut.
+    `sampled` counts the tokens of `pending`; it is larger than the number of texts if some tokens print no text.
+    `is_stuck`: a request can't start at the end of `pending`; it must start from the anchor.
     """
 
     anchor: CutPoint
@@ -57,40 +57,41 @@ class TokenPath(Protocol):
     def is_stuck(self) -> bool: ...
 
     def prompt_tokens_at(self, cut: CutPoint) -> int | None:
-        """Number of tokens of the whole prompt up to a cut; None while it is unknown."""
+        """Number of tokens of prompt and reply before a cut; None if it is not known yet."""
         ...
 
     def cut_points(self, texts: Sequence[str]) -> list[CutPoint]:
-        """The cuts along a draft where a row can be requested: after none of its tokens, after one, and so on."""
+        """Cuts along a draft from which the target can be scored: after 0 tokens, after 1 token, and so on."""
         ...
 
     def confirm(self, cut: CutPoint, prompt_eval_count: int | None) -> bool:
-        """Whether the server's token count for a cut agrees with the sampled tokens."""
+        """Whether the server's token count for the text before a cut is consistent with the sampled tokens."""
         ...
 
     def advance(self, texts: Sequence[str]) -> None:
-        """Append these tokens to the reply."""
+        """Append the texts of emitted tokens to the reply."""
         ...
 
     def count_to_first_aligned(self, texts: Sequence[str]) -> int | None:
-        """How many of these texts lead to the earliest good cut after `pending`, if each is one token.
+        """Number of texts up to the earliest good cut after `pending`, if each text is one token.
 
-        `texts` begin at the anchor. None when no cut is good, or when the cursor can't tell. Moves nothing.
+        `texts` start at the anchor. Returns None if there is no good cut or if this is unknown. Changes no state.
         """
         ...
 
     def resync(self, texts: Sequence[str], sampled: int) -> int | None:
-        """The target wrote these texts after the anchor, `sampled` tokens in all, `pending` among them.
+        """Move the anchor to the earliest good cut after `pending`, within `texts` that the target decoded.
 
-        Moves to the earliest good cut after `pending`; answers how many of the texts lead there, None when no cut is
-        good. The earliest, because a sampled token may be kept or dropped only by a rule that has not seen the tokens
-        after it (a stopping time): the furthest good cut depends on those, and would change the distribution.
+        `texts` start at the anchor and include `pending`; they stand for `sampled` tokens. Returns the number of texts
+        before the new anchor, or None if no cut is good. The cut must be the earliest: whether a sampled token is
+        used must not depend on later tokens (it is a stopping time). The furthest good cut depends on them, and would
+        change the distribution.
         """
         ...
 
 
 class ExactPath:
-    """A path checked with the target's own tokenizer: every cut is verified before a row is requested there."""
+    """TokenPath with the target's own tokenizer: every cut is checked before a request uses it."""
 
     def __init__(self, prompt: str, vocabulary: Tokenizer) -> None:
         self.vocabulary = vocabulary
@@ -121,10 +122,10 @@ class ExactPath:
         return good
 
     def confirm(self, cut: CutPoint, prompt_eval_count: int | None) -> bool:
-        return True  # checked before it was asked
+        return True  # already checked with the tokenizer
 
     def stays_aligned(self, cut: CutPoint, tokens: Sequence[Token]) -> bool:
-        """Whether every one of the tokens, if it came next, would lead to a good cut again."""
+        """Whether the position after each of the candidate next tokens is a good cut again."""
         ids = self.vocabulary.encode(cut.text)
         return all(self._extended(cut.text, ids, token.text) is not None for token in tokens if token.text)
 
@@ -145,7 +146,7 @@ class ExactPath:
         if sampled == len(texts):
             used = self.count_to_first_aligned(texts)
             return None if used is None else self._move(texts[:used], used)
-        return self._move(texts, sampled)  # with hidden tokens among them, the end alone can be checked
+        return self._move(texts, sampled)  # some tokens are hidden: only the end can be checked
 
     def _move(self, texts: Sequence[str], sampled: int) -> int | None:
         ids = self._read(texts, sampled)
@@ -156,9 +157,9 @@ class ExactPath:
         return len(texts)
 
     def _read(self, texts: Sequence[str], sampled: int) -> tuple[int, ...] | None:
-        """The path up to the end of the texts; None where they would be read as other tokens than were sampled.
+        """Token ids up to the end of the texts, or None if the texts tokenize differently from how they were sampled.
 
-        Hidden tokens can't be compared one by one: where some are among those sampled, their number has to do.
+        Hidden tokens can't be compared one by one. If there are any, only the number of tokens is compared.
         """
         ids, start = self.vocabulary.encode(self.anchor.text + "".join(texts)), len(self._ids)
         if len(ids) != start + sampled or ids[:start] != self._ids:
@@ -167,7 +168,7 @@ class ExactPath:
         return ids if sampled != len(texts) or shown == list(texts) else None
 
     def _extended(self, text: str, ids: tuple[int, ...], token: str) -> tuple[int, ...] | None:
-        """The path with one more token; None if the longer text tokenizes differently."""
+        """Token ids with one more token, or None if the longer text tokenizes differently."""
         longer = self.vocabulary.encode(text + token)
         if len(longer) != len(ids) + 1 or longer[:-1] != ids:
             return None
@@ -175,17 +176,17 @@ class ExactPath:
 
 
 class CountedPath:
-    """A cursor without a tokenizer: a cut is taken for good until the server's own count says otherwise.
+    """TokenPath without a tokenizer: assumes that a cut is good until the server's token count contradicts it.
 
-    Weaker: another tokenisation with as many tokens isn't noticed.
+    This check is weaker: it misses a different tokenization with the same number of tokens.
     """
 
     def __init__(self, prompt: str, position: int = 0) -> None:
         self.anchor = CutPoint(prompt, position)
         self.pending: list[str] = []
         self.sampled = 0
-        self._prompt: int | None = None  # tokens of the prompt, once the server told
-        self._good = {self.anchor}  # cuts at which the server's count was right
+        self._prompt: int | None = None  # tokens of the prompt, after the first count from the server
+        self._good = {self.anchor}  # cuts confirmed by the server's token count
         self._refuted = False
 
     @property
@@ -204,7 +205,7 @@ class CountedPath:
     def confirm(self, cut: CutPoint, prompt_eval_count: int | None) -> bool:
         if prompt_eval_count is not None and self._prompt is None:
             self._prompt = prompt_eval_count - cut.position
-        right = prompt_eval_count in (None, self.prompt_tokens_at(cut))  # a server that doesn't count refutes nothing
+        right = prompt_eval_count in (None, self.prompt_tokens_at(cut))  # without a count there is no contradiction
         if right:
             self._good.add(cut)
         elif cut == self._end:
@@ -224,11 +225,11 @@ class CountedPath:
         self._good = {cut for cut in self._good if cut.position >= self.anchor.position}
 
     def count_to_first_aligned(self, texts: Sequence[str]) -> int | None:
-        return None  # the server's next count will tell
+        return None  # unknown until the server's next token count
 
     def resync(self, texts: Sequence[str], sampled: int) -> int | None:
         self.pending, self.sampled, self._refuted = list(texts), sampled, False
-        return len(texts)  # whether the cut there is good, the next request will tell
+        return len(texts)  # the token count of the next request shows whether this cut is good
 
     @property
     def _end(self) -> CutPoint:
@@ -236,10 +237,10 @@ class CountedPath:
 
 
 def retokenize_draft(text: str, draft: str, vocabulary: Tokenizer) -> list[str]:
-    """A draft that follows `text`, in the target's tokens, for a draft model with another tokenizer.
+    """Return the token texts of a draft after `text`, in the target's tokenization, for a draft model with another one.
 
-    The last token is left out: with more text it might have been another. The draft ends before the first token
-    that has no text of its own.
+    The last token is dropped, because more text might change it. The draft ends before the first token whose text is
+    not unambiguous.
     """
     before, ids = vocabulary.encode(text), vocabulary.encode(text + draft)
     if ids[: len(before)] != before:

@@ -1,7 +1,7 @@
-"""Ends a reply at stop strings and num_predict, over tokens that arrive in bursts.
+"""Stopping criteria of a reply: stop strings and num_predict, for tokens that arrive in bursts.
 
-Tokens are judged one after another, in the order in which they were sampled, however many arrive at once: the
-earliest condition wins. Text that may be the beginning of a stop string is held back until that is decided.
+Tokens are checked one by one in the order in which they were sampled; the earliest condition wins. Text that may be
+the start of a stop string is held back until later tokens decide it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ TokenTag = TypeVar("TokenTag")
 class StoppingCriteria(Generic[TokenTag]):
     """Cuts a reply at the first of its stop strings, or after `limit` tokens (None: no limit).
 
-    Each text comes with a tag (where it is from), which its pieces keep. A stop string is matched within the
-    reply alone, never with the prompt's end, and is not shown itself.
+    Each text has a tag (its origin), and so has each released piece of it. A stop string matches only within the
+    reply, never across the end of the prompt, and is not part of the visible text.
     """
 
     stops: Sequence[str] = ()
@@ -31,13 +31,13 @@ class StoppingCriteria(Generic[TokenTag]):
 
     @property
     def remaining(self) -> int | None:
-        """Tokens that may still follow; None: no limit."""
+        """Tokens left until the limit; None: no limit."""
         return None if self.limit is None else max(0, self.limit - self.tokens)
 
     def add(self, text: str, tag: TokenTag, tokens: int = 1) -> list[tuple[str, TokenTag]]:
-        """One more token (or a character that took several): the pieces that may be shown now.
+        """Add one token (or a character of several tokens). Returns the pieces of text that may be shown now.
 
-        Once `reason` is set the reply is over, and nothing more may be fed.
+        Once `reason` is set the reply is over, and `add` must not be called.
         """
         assert self.reason is None, "the reply is over"
         self.tokens += tokens
@@ -51,7 +51,7 @@ class StoppingCriteria(Generic[TokenTag]):
         return self._release(len(joined) - _possible_beginning(joined, self.stops))
 
     def flush(self, reason: DoneReason = DoneReason.STOP) -> list[tuple[str, TokenTag]]:
-        """The target ended its reply. Returns the text that was held back."""
+        """End the reply because the target ended it. Returns the text held back so far."""
         return self._finish(reason, sum(len(piece) for piece, _ in self._held))
 
     def _finish(self, reason: DoneReason, length: int) -> list[tuple[str, TokenTag]]:
@@ -61,7 +61,7 @@ class StoppingCriteria(Generic[TokenTag]):
         return released
 
     def _release(self, length: int) -> list[tuple[str, TokenTag]]:
-        """Take the first `length` characters out of what is held."""
+        """Remove the first `length` characters from the held-back text, and return them."""
         released, kept = [], []
         for text, tag in self._held:
             now, later = text[: max(0, length)], text[max(0, length) :]
@@ -73,7 +73,7 @@ class StoppingCriteria(Generic[TokenTag]):
 
 
 def _possible_beginning(text: str, stops: Sequence[str]) -> int:
-    """The length of the longest end of `text` that a stop string begins with."""
+    """Length of the longest suffix of `text` that is a proper prefix of a stop string."""
     longest = max((len(stop) for stop in stops), default=0) - 1
     for length in range(min(longest, len(text)), 0, -1):
         if any(stop.startswith(text[-length:]) for stop in stops):

@@ -1,6 +1,6 @@
-"""The values that everything else is written in.
+"""Value types of speculative decoding: tokens, drafts, target rows, verification results, sampling options.
 
-The words are those of Leviathan, Kalman and Matias (ICML 2023, arXiv 2211.17192) and of vLLM's sampler:
+The terms are those of Leviathan, Kalman and Matias (ICML 2023, arXiv 2211.17192) and of vLLM's sampler:
 a round drafts some tokens, scores them, and accepts a prefix; the token that replaces the first rejected one
 is *recovered*; the extra one when all were accepted is the *bonus*.
 """
@@ -18,7 +18,7 @@ class Origin(StrEnum):
     ACCEPTED = "accepted"
     RECOVERED = "recovered"
     BONUS = "bonus"
-    PLAIN = "plain"  # decoded by the target alone: nothing was drafted at this position
+    PLAIN = "plain"  # decoded by the target alone: there was no draft at this position
 
 
 class AcceptanceMethod(StrEnum):
@@ -38,12 +38,12 @@ class Route(StrEnum):
     LANES = "lanes"
     SCORING = "scoring"
     GREEDY = "greedy"
-    NATIVE = "native"  # by the engine itself
+    NATIVE = "native"  # the engine itself drafts and verifies
     PLAIN = "plain"
 
 
 class ServerApi(StrEnum):
-    """The API that a model's server speaks."""
+    """HTTP API of a model's server."""
 
     OLLAMA = "ollama"
     VLLM = "vllm"
@@ -61,10 +61,10 @@ class DoneReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token as a server shows it.
+    """One token, as a server prints it.
 
-    `logprob` is the natural logarithm of the softmax of the raw logits, before penalties, temperature and cuts. `id`
-    is its place in the target's vocabulary, where the backend knows it.
+    `logprob` is the natural logarithm of the softmax of the raw logits, before penalties, temperature and
+    truncation (top_k, top_p, min_p). `id` is the token id in the target's vocabulary, if the backend knows it.
     """
 
     text: str
@@ -73,18 +73,18 @@ class Token:
 
 
 Distribution = Mapping[str, float]
-"""Probabilities of the tokens that have a text of their own, by that text; they add up to 1."""
+"""Maps the text of a token to its probability. Covers the tokens that print text; the values add up to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetRow:
     """The target's output at one position.
 
-    `sample` is the target's own draw under all sampling options. It is None when the draw has no text of its
-    own: at the end of the sequence (`end`), or when it is hidden (a control token, a fragment of a character).
+    `sample` is the token that the target sampled under all sampling options. It is None when the sampled token prints
+    no text: at the end of the sequence (`end`), or when it is hidden (a control token, a fragment of a character).
     `top` holds the most probable tokens, at most 20, most probable first; empty when the server gives none.
-    `p` is the sampler's exact distribution given that the draw isn't hidden, and only where any token of it may
-    be emitted; None otherwise (the rule is then match). It never depends on `sample`.
+    `p` is the sampler's exact distribution, given that the sampled token isn't hidden. It is set only if every token
+    of it may be emitted; otherwise it is None and the match rule applies. It never depends on `sample`.
     """
 
     sample: Token | None
@@ -99,9 +99,9 @@ class TargetRow:
 
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
-    """The sampling options of a request at their effective value, under Ollama's names.
+    """Effective sampling options of a request, under Ollama's names.
 
-    The defaults are those of Ollama >= 0.32.10. `seed` None: fresh randomness for each reply.
+    The defaults are those of Ollama >= 0.32.10. With `seed` None each reply gets a fresh random seed.
     """
 
     temperature: float = 0.8
@@ -123,7 +123,7 @@ class SamplingOptions:
 
     @property
     def penalised(self) -> bool:
-        """Whether earlier tokens change the distribution (raw log-probabilities then don't show it)."""
+        """Whether penalties change the distribution. Raw log-probabilities don't include penalties."""
         penalties = self.repeat_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
         return penalties and self.repeat_last_n != 0
 
@@ -132,12 +132,12 @@ class SamplingOptions:
 class Draft:
     """The tokens drafted in one round.
 
-    `q[i]` is the distribution that `tokens[i]` was drawn from, given that the draw had a text of its own; None
-    where it is unknown (the rule is then match). It never depends on `tokens[i]` or on a later token.
+    `q[i]` is the distribution that `tokens[i]` was sampled from, given that the sampled token prints text. If it is
+    None, it is unknown, and the match rule applies. It never depends on `tokens[i]` or on a later token.
 
-    `source` names the drafter, and `confidence[i]` is how sure it was at that place, 0 to 1: a model's probability of
-    its best token. It never depends on `tokens[i]` either; empty where it isn't known. `step_seconds` are the seconds
-    that each token took, the first with `prefilled_tokens` tokens of the text that had to be read before.
+    `source` names the drafter. `confidence[i]`, from 0 to 1, is the draft model's probability of its best token at
+    that position. It never depends on `tokens[i]` either. The tuple is empty if the drafter gives no confidence.
+    `step_seconds` are the seconds per drafted token; the first includes the prefill of `prefilled_tokens` tokens.
     """
 
     tokens: tuple[Token, ...] = ()
@@ -152,33 +152,33 @@ class Draft:
         return "".join(token.text for token in self.tokens)
 
     def first(self, count: int) -> Draft:
-        """The draft cut to its first `count` tokens; its costs stay."""
+        """Return the first `count` tokens of the draft. The timings stay those of the full draft."""
         return replace(self, tokens=self.tokens[:count], q=self.q[:count], confidence=self.confidence[:count])
 
     def drop_first(self, count: int) -> Draft:
-        """The draft without its first `count` tokens; its costs stay."""
+        """Return the draft without its first `count` tokens. The timings stay those of the full draft."""
         return replace(self, tokens=self.tokens[count:], q=self.q[count:], confidence=self.confidence[count:])
 
 
 @dataclass(frozen=True, slots=True)
 class TargetScores:
-    """The target's rows for one draft, by the offset in characters into the draft's text at which each stands.
+    """The target's rows for one draft. The key is an offset into the draft's text, in characters.
 
-    A row at offset 0 is what follows the text so far; one at `len(draft.text)` gives the bonus token. `follows_target`:
-    they follow the target's own tokens; else the drafted ones, and a row beyond a token of the target's that spans
-    several of those stands after others than were emitted. `prefilled_tokens`: tokens of the text that the target had
-    to read before it could give the rows.
+    The row at offset 0 predicts the first token after the text so far; the row at `len(draft.text)` gives the bonus
+    token. `follows_target`: each row was computed after the target's own tokens. Otherwise it was computed after the
+    drafted tokens; after a target token that spans several of these, the next row then has another context than the
+    emitted one. `prefilled_tokens`: tokens of the text that the target prefilled before it computed the rows.
     """
 
     rows: Mapping[int, TargetRow]
-    rows_requested: int = 0  # rows requested from the server
+    rows_requested: int = 0  # rows that the server was requested to compute
     follows_target: bool = False
     prefilled_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class OutputToken:
-    """A token that a round emitted: its origin, and the target's most probable tokens there."""
+    """A token emitted by a round, with its origin and the target's most probable tokens at its position."""
 
     token: Token
     origin: Origin
@@ -189,8 +189,8 @@ class OutputToken:
 class VerifyResult:
     """The outcome of one round.
 
-    `tested` counts the drafted tokens that were judged: those accepted, and the first rejected one. `end`: the
-    target drew its end of sequence after `emitted`. `hidden`: it drew a token without text there.
+    `tested` counts the verified drafted tokens: those accepted, and the first rejected one. `end`: the target
+    sampled its end of sequence after `emitted`. `hidden`: it sampled a token without text there.
     """
 
     emitted: tuple[OutputToken, ...] = ()
@@ -203,22 +203,22 @@ class VerifyResult:
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """One round's outcome and its cost in seconds. The first `result.drafted` tokens of `draft` were sent."""
+    """Timings of a round in seconds, and its outcome. The target scored `draft.first(result.drafted)`."""
 
     draft: Draft
     result: VerifyResult
     draft_seconds: float = 0.0
     score_seconds: float = 0.0
-    prefilled_tokens: int = 0  # tokens that the target prefilled in this round
+    prefilled_tokens: int = 0  # tokens of the text that the target prefilled in this round
 
 
 @dataclass(frozen=True, slots=True)
 class TargetContinuation:
-    """Tokens that the target decoded alone, until it could be asked for rows again.
+    """Tokens that the target decoded without drafts, up to a place where it can score again.
 
-    `sampled` counts the tokens behind `tokens`: more than those where a character took several. `end`: the reply
-    is over, `reason`: not as asked for. `lost`: the target can't be asked again, and the rest of the reply has to
-    be one plain stream, for the reason `reason`. `extensions`: requests that it took.
+    `sampled` counts the sampled tokens; it exceeds `len(tokens)` if a character took several tokens. `end`: the reply
+    is over; `reason` is then set if it ended differently from what the request asked for. `lost`: scoring is no longer
+    possible, for the reason `reason`, and the rest of the reply must be one plain stream. `extensions`: requests sent.
     """
 
     tokens: tuple[Token, ...] = ()

@@ -1,4 +1,4 @@
-"""The plan of the routes lanes and greedy: builds the target and the drafter of one reply."""
+"""Routes `lanes` and `greedy`: plans a reply of a target on an Ollama server, and builds its drafter and target."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _BEGIN_MARKERS = ("<s>", "<bos>", "<BOS_TOKEN>", "<|begin_of_text|>", "<|startof
 
 @dataclass(frozen=True, slots=True)
 class OllamaPlan:
-    """How one reply is speculated. `context_length`: the target's, in tokens; None where its server doesn't say.
+    """Plan of one reply of a target on an Ollama server. `context_length`: the target's, in tokens; None if unknown.
 
-    `draft` and what it is asked are None where prompt lookup drafts alone.
+    `draft` and `draft_requests` are None if prompt lookup is the only drafter.
     """
 
     route: Route
@@ -57,18 +57,18 @@ class OllamaPlan:
     tokenizers: TokenizerMatch
     context_length: int | None
     lanes: int
-    lookup: bool = False  # what was written before is proposed again, ahead of the draft model
-    raw: bool = False  # the prompt is the request's own, not rendered
-    probe: SlotProbe | None = None  # None: the route was forced, and nothing measured
+    lookup: bool = False  # prompt lookup drafts first; the draft model drafts if lookup finds nothing
+    raw: bool = False  # the request's prompt is used as it is, without a template
+    probe: SlotProbe | None = None  # None: the settings force the route, so that nothing was probed
 
     @property
     def first_seed(self) -> int:
-        """The seed that the reply's first token is drawn with."""
+        """The sampling seed of the reply's first token."""
         return self.seed if self.route is Route.GREEDY else position_seed(self.seed, 0)
 
     @property
     def prompt_tokens(self) -> int:
-        """Exact with the target's tokenizer; else an estimate."""
+        """Tokens of the prompt: exact with the target's tokenizer, otherwise estimated."""
         exact = self.tokenizers.target
         return len(exact.encode(self.prompt)) if exact else len(self.prompt) // 4
 
@@ -80,7 +80,7 @@ class OllamaPlan:
 
 
 def monitor_for(plan: OllamaPlan, settings: PairSettings) -> SpeculationMonitor | None:
-    """The monitor of a reply; None where the user forced speculation, or where no clock may decide."""
+    """Monitor that stops slow speculation; None if the lookahead is forced, or if a seed must reproduce the reply."""
     if plan.route is Route.GREEDY or settings.lookahead != "auto":
         return None
     if plan.target_requests.options.seed is not None and not plan.target_requests.options.greedy:
@@ -98,7 +98,7 @@ def ollama_lookahead(plan: OllamaPlan, settings: PairSettings) -> Lookahead:
 
 
 def status_detail(plan: OllamaPlan, settings: PairSettings, lookahead: Lookahead) -> str:
-    """The status line's words."""
+    """The text of the status line."""
     words = f"{plan.route}, lookahead {lookahead}" + ", drafting ahead" * drafts_ahead(plan, settings)
     if plan.route is Route.LANES and plan.tokenizers.target is None:
         words += f"; cuts checked by token counts alone: {plan.tokenizers.why_not_exact}"
@@ -110,7 +110,7 @@ def status_detail(plan: OllamaPlan, settings: PairSettings, lookahead: Lookahead
 
 
 def drafts_ahead(plan: OllamaPlan, settings: PairSettings) -> bool:
-    """Whether drafting goes on while the target verifies: where the two don't take each other's time."""
+    """Whether to draft while the target verifies: only if the two models don't share their hardware."""
     if plan.draft is None or plan.rule is AcceptanceMethod.REJECTION or plan.route is Route.GREEDY:
         return False
     return runs_ahead(settings, plan.target.server.url, plan.draft.server.url)
@@ -119,7 +119,7 @@ def drafts_ahead(plan: OllamaPlan, settings: PairSettings) -> bool:
 async def build_target_and_drafter(
     plan: OllamaPlan, settings: PairSettings, watch: ServerWatch, stack: AsyncExitStack
 ) -> tuple[Target, Drafter]:
-    """The target and the drafter of a reply; `stack` closes them."""
+    """Create the target and the drafter of a reply; `stack` closes them."""
     target, drafter = await _build_target(plan, watch, stack), _build_drafter(plan, watch)
     if drafter is not None and drafts_ahead(plan, settings):
         ahead = await stack.enter_async_context(aclosing(DraftAhead(drafter)))
@@ -133,7 +133,7 @@ async def build_target_and_drafter(
 
 
 async def _build_target(plan: OllamaPlan, watch: ServerWatch, stack: AsyncExitStack) -> Target:
-    """The target of the plan's route; `stack` closes it."""
+    """Create the target of the plan's route; `stack` closes it."""
     options = plan.target_requests.options
     if plan.route is Route.GREEDY:
         limit = options.num_predict if options.num_predict > 0 else None
@@ -154,7 +154,7 @@ async def _build_target(plan: OllamaPlan, watch: ServerWatch, stack: AsyncExitSt
 
 
 def _build_drafter(plan: OllamaPlan, watch: ServerWatch) -> Drafter | None:
-    """The draft model, if there is one, its drafts in the target's tokens."""
+    """Create the drafter of the draft model, if there is one. It drafts in the target's tokenization."""
     if plan.draft is None or plan.draft_requests is None:
         return None
     tokenizers = plan.tokenizers
@@ -173,7 +173,7 @@ def _build_drafter(plan: OllamaPlan, watch: ServerWatch) -> Drafter | None:
 
 
 def may_double_bos(prompt: str, target: ModelInfo) -> bool:
-    """Whether the prompt begins with a BOS that the server may add again: a heuristic, for want of its tokenizer."""
+    """Whether the server may add a second BOS token. Heuristic, used only without the target's tokenizer."""
     adds = target.show.model_info.get("tokenizer.ggml.add_bos_token")
     return adds is not False and prompt.startswith(_BEGIN_MARKERS)
 
@@ -181,7 +181,7 @@ def may_double_bos(prompt: str, target: ModelInfo) -> bool:
 async def ollama_events(
     plan: OllamaPlan, settings: PairSettings, lanes: Callable[[], int] | None, watcher: RoundObserver | None
 ) -> AsyncGenerator[Event, None]:
-    """The events of a reply whose target a server has. `lanes`: how many it may use; `watcher` hears of each round."""
+    """Yield the events of a reply. `lanes`: number of lanes it may use now; `watcher` is called after each round."""
     lookahead = ollama_lookahead(plan, settings)
     if lanes is not None:
         lookahead = SharedLookahead(lookahead, lanes)
@@ -208,7 +208,7 @@ async def ollama_events(
 
 
 async def unload(plan: OllamaPlan) -> None:
-    """After a reply whose models aren't to stay: best effort, since the reply is whole."""
+    """Unload the models after the reply if the settings ask for it. Best effort: the reply is already complete."""
     for model, requests in ((plan.target, plan.target_requests), (plan.draft, plan.draft_requests)):
         if model and requests and requests.unloads:
             with suppress(EndpointError):

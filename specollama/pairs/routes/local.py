@@ -1,4 +1,4 @@
-"""Whether a pair's target can be opened in process, from which file, and what to say where it can't."""
+"""Route `local`: finds the target's weights, loads the models in process, and plans and runs replies with them."""
 
 from __future__ import annotations
 
@@ -37,46 +37,46 @@ from specollama.spec_decode.types import Route
 if TYPE_CHECKING:
     from specollama.pairs.routes.local_models import LocalModels
 
-_NEEDED, _TRACED = 2, 5  # most probable tokens told at each place: for a comparison, and for a trace
-_HERE = "http://localhost"  # where the target is
+_NEEDED, _TRACED = 2, 5  # most probable tokens per position: for a comparison, and for a trace
+_HERE = "http://localhost"  # the address that stands for this machine
 
 
-_LOADING = ("num_ctx", "num_thread", "num_gpu", "use_mmap")  # options that need the models opened anew
+_LOADING = ("num_ctx", "num_thread", "num_gpu", "use_mmap")  # options that require the models to be loaded again
 BUSY = "the opened model is busy with another reply"
 
 
 class LocalRoute:
-    """Opens the pair when it is first asked for, and keeps it until `close`.
+    """Loads the pair's models at its first reply and holds them until `close`.
 
-    `state`: the folder that keeps what is learnt of the pair; None: the user's.
+    `state`: the folder for saved timings and calibration; None: the user's state folder.
     """
 
     def __init__(self, environ: Mapping[str, str], state: Path | None = None) -> None:
         self._environ = environ
         self._state = state
         self._pair: LocalModels | None = None
-        self._opened_by: tuple[object, ...] = ()  # what it was opened by
+        self._opened_by: tuple[object, ...] = ()  # the settings with which the models were loaded
         self._opening = asyncio.Lock()
-        self._looked = False  # whether the target is in its server's memory as well
-        self.remaining: tuple[ModelRef, ...] = ()  # drafts that only their server has
+        self._looked = False  # whether the server's memory was checked for the target
+        self.remaining: tuple[ModelRef, ...] = ()  # draft models that are only available on a server
 
     async def close(self) -> None:
-        pair, self._pair = self._pair, None  # at once: who asks meanwhile, or gives up, leaves no closed one here
+        pair, self._pair = self._pair, None  # before the await: no other task may get closed models
         if pair:
             await pair.close()
 
     @property
     def context_length(self) -> int | None:
-        """In tokens, once the pair is opened."""
+        """Context length in tokens; None before the models are loaded."""
         return self._pair.context_length if self._pair else None
 
     async def open_models(
         self, settings: PairSettings, options: Mapping[str, Any], target: ModelInfo | None = None
     ) -> LocalModels | str:
-        """The opened pair, or why there is none; "" when that isn't worth a word.
+        """Return the loaded models, or the reason there are none ("" if the reason need not be shown).
 
-        `options`: Ollama's, to which the Modelfile's come; with others than it was opened by, or another target of that
-        name, it is opened anew, once no reply needs it any more.
+        `options`: Ollama's options of the request; those of the Modelfile are added. If the loading options or the
+        target changed, the models are loaded again as soon as no reply uses the old ones.
         `target`: as its server describes it. Raises RunError when the target is a file, which nothing else can run.
         """
         if not isinstance(settings.target, FileRef) and settings.route not in (Route.AUTO, Route.LOCAL):
@@ -104,7 +104,7 @@ class LocalRoute:
         return self._pair
 
     async def loaded_twice_notice(self, target: ModelInfo) -> list[str]:
-        """What to say, once, where the target's server holds the model in memory as well."""
+        """A notice, at most once, if the target's server holds the model in memory too."""
         if self._looked:
             return []
         self._looked = True
@@ -115,7 +115,7 @@ class LocalRoute:
         return [loaded_twice_notice(entry, target.server.url) for entry in running if entry.digest == target.digest]
 
     async def plan_without_server(self, context: ReplyContext) -> LocalPlan:
-        """A plan that needs no server. Raises UnsupportedPair for what only a server can do, RunError for the rest."""
+        """Plan a reply without a server. Raises UnsupportedPair if the request needs one, RunError for other faults."""
         settings, ask = context.settings, context.request
         if obstacle := request_needs_ollama(context):
             raise UnsupportedPair(f"{settings.target} is opened without a server, which {obstacle} would need")
@@ -161,15 +161,15 @@ class LocalRoute:
 
 
 def loaded_twice_notice(entry: RunningModel, url: str) -> str:
-    """A line about a model that is opened here and loaded there."""
+    """The notice about a model that is loaded here and on its server."""
     size = f"{entry.size / 2**30:.1f} GiB, " if entry.size else ""
     return f"{url} holds {entry.name} in memory, too ({size}for rendering): `keep_alive = 0` in the pair frees it"
 
 
 def target_file(settings: PairSettings, environ: Mapping[str, str], digest: str = "") -> Path | str:
-    """The target's weights on this machine, or why they aren't to be opened; "" when that isn't worth a word.
+    """Path of the target's weights, or the reason not to load them ("" if the reason need not be shown).
 
-    `digest`: of the target, as its server lists it. Raises RunError when they are there and can't be used.
+    `digest`: the target's digest, as its server lists it. Raises RunError if the weights exist and can't be used.
     """
     target = _file(settings.target, environ, digest)
     if target is None:
@@ -187,7 +187,7 @@ def _file(model: DraftRef, environ: Mapping[str, str], digest: str = "") -> Path
 
 
 def why_not_local() -> str:
-    """Why opening a model in process is no good idea on this machine, in a line; "" where nothing speaks against it."""
+    """The reason, in one line, why loading a model in process would be slow on this machine; "" if there is none."""
     try:
         offloads = offloads_to_gpu()
     except MissingPackage as error:
@@ -197,14 +197,14 @@ def why_not_local() -> str:
 
 
 def _quantisation(plan: LocalPlan) -> str:
-    """The target's, by llama.cpp's name; "" where it isn't known."""
+    """llama.cpp's name of the target's quantization; "" if unknown."""
     if plan.context.target:
         return plan.context.target.show.details.quantization_level
     try:
         from gguf import LlamaFileType  # here, since hardly any target is a file without a server
 
         kind = LlamaFileType(int(plan.models.target.model.metadata("general.file_type")))
-    except (ImportError, ValueError):  # a type that is newer than the package, or none
+    except (ImportError, ValueError):  # no file type, or one that this version of the package lacks
         return ""
     name: str = kind.name
     return name.removeprefix("ALL_").removeprefix("MOSTLY_")
@@ -213,7 +213,7 @@ def _quantisation(plan: LocalPlan) -> str:
 async def local_events(
     plan: LocalPlan, settings: PairSettings, watch: RoundObserver | None = None
 ) -> AsyncGenerator[Event, None]:
-    """The events of a reply by models that are opened here. Close it to stop. `watch` is told of each round."""
+    """Yield the events of a reply with models in process. Close it to stop. `watch` is called after each round."""
     opened, sampling = plan.models, plan.context.sampling
     async with opened.reply_lock:
         others = [
@@ -240,7 +240,7 @@ async def local_events(
 
 @dataclass(frozen=True, slots=True)
 class LocalPlan:
-    """How one reply is speculated by a target that is opened in process. `thinks`: it may think before it answers."""
+    """Plan of one reply with a target loaded in process. `thinks`: the target may think before it answers."""
 
     models: LocalModels
     prompt: str
@@ -248,5 +248,5 @@ class LocalPlan:
     raw: bool = False
     thinks: bool = False
     notices: tuple[str, ...] = ()
-    served_drafts: tuple[ModelInfo, ...] = ()  # draft models that their server runs
+    served_drafts: tuple[ModelInfo, ...] = ()  # draft models that run on a server
     route: Route = Route.LOCAL

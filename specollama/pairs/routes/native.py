@@ -1,7 +1,6 @@
-"""The route native: the target's own engine drafts, on a server that was set up for it, and nothing is done here.
+"""Route `native`: the target's own engine drafts and verifies, on a server that `specollama native` starts.
 
-The tokens that came out of a draft have no log-probabilities there (llama.cpp b10488), which tells a reply that was
-speculated from one that wasn't.
+Accepted draft tokens carry no log-probabilities there (llama.cpp b10488). This shows whether a reply was speculated.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from specollama.spec_decode.events import Done, Event, Status
 from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import Route
 
-_ENOUGH = 16  # tokens: of a shorter reply it isn't said that nothing was drafted
+_ENOUGH = 16  # tokens: a shorter reply gets no notice that nothing was drafted
 
 
 @dataclass(frozen=True, slots=True)
 class NativePlan:
-    """One reply of a server that drafts by itself. `body`: the whole request; a chat has `messages`."""
+    """Plan of one reply of a server that drafts itself. `body`: the full request; a chat has `messages`."""
 
     server: OllamaServer
     body: Mapping[str, Any]
     route: Route = Route.NATIVE
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """The reply; at its end a notice where nothing of it was drafted."""
+        """Yield the reply. If no token was drafted, add a notice at its end."""
         stats = Stats(route=self.route)
         yield Status(on=True, detail=f"native, by {self.server.url}")
         body = {**self.body, "logprobs": True}
@@ -48,21 +47,21 @@ class NativePlan:
 
 @dataclass(slots=True)
 class _DraftCounter:
-    """Tokens with and without log-probabilities."""
+    """Counts tokens with (`shown`) and without (`hidden`) log-probabilities."""
 
     shown: int = 0
     hidden: int = 0
 
     async def counting(self, chunks: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
         async for chunk in chunks:
-            told = len(chunk.logprobs or ())
-            self.shown += told
-            self.hidden += not told and has_text(chunk)
+            shown = len(chunk.logprobs or ())
+            self.shown += shown
+            self.hidden += not shown and has_text(chunk)
             yield chunk
 
 
 class NativeRoute:
-    """Knows the server when it is first asked for, until `close`."""
+    """Connects to the native server at the first reply and holds the connection until `close`."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -74,7 +73,7 @@ class NativeRoute:
             self._server = None
 
     async def plan(self, settings: PairSettings, body: Mapping[str, Any]) -> NativePlan | str:
-        """The request as it goes to the native server, or why that can't be."""
+        """Return the plan for the native server, or the reason there is none."""
         if self._server is None:
             self._server = OllamaServer(settings.native.url, **settings.native.connection_settings(self._environ))
         try:
@@ -85,6 +84,6 @@ class NativeRoute:
 
 
 def with_start_advice(fault: str, pair: str | None) -> str:
-    """An unreachable server's fault, with what starts this one."""
+    """Extend an unreachable server's error message with the command that starts the native server."""
     start = f"start it with `specollama native {quote(pair)}`" if pair else "is `specollama native` running?"
     return fault.replace("is Ollama running there? (`ollama serve`)", start)

@@ -1,4 +1,4 @@
-"""Route `scoring`: finds the engine, decides how a request is written, and runs the loop over engine and drafters."""
+"""Route `scoring`: detects the engine, plans each reply, and runs the decoding loop over engine and drafters."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ScoringPlan:
-    """How one reply is written by an engine: speculated, or (`reason`) plain."""
+    """Plan of one reply on an engine. It is speculated, or plain if `reason` is set."""
 
     models: ScoringModels
     prompt: EnginePrompt
@@ -57,9 +57,9 @@ class ScoringPlan:
 
 
 class ScoringRoute:
-    """Opens the engine when it is first asked for, and keeps it until `close`.
+    """Connects to the engine at the first reply and holds the connection until `close`.
 
-    `state`: the folder that keeps what is learnt of the pair; None: the user's.
+    `state`: the folder for saved timings and calibration; None: the user's state folder.
     """
 
     def __init__(self, environ: Mapping[str, str], state: Path | None = None) -> None:
@@ -69,7 +69,7 @@ class ScoringRoute:
         self._opening = asyncio.Lock()
         self._found: ServerApi | None = None
         self._engine: Engine | None = None
-        self._pairs: dict[bool, ScoringModels] = {}  # by whether anything drafts: for a plain reply nothing is opened
+        self._pairs: dict[bool, ScoringModels] = {}  # by whether the pair drafts: a plain reply loads no draft model
 
     async def close(self) -> None:
         for pair in self._pairs.values():
@@ -79,26 +79,26 @@ class ScoringRoute:
 
     @property
     def context_length(self) -> int | None:
-        """In tokens, once a pair is opened and as far as the engine says it."""
+        """Context length in tokens; None before the first reply, or if the engine doesn't report it."""
         return next((pair.facts.context_length for pair in self._pairs.values()), None)
 
     def api(self, settings: PairSettings) -> ServerApi | None:
-        """What the target's engine speaks: as configured, or as found before; None for an Ollama."""
+        """API of the target's engine, configured or detected earlier; None for an Ollama server."""
         target = settings.target
         if not isinstance(target, ModelRef):
             return None
         return target.api if target.is_scoring_engine else self._found
 
     async def detect_engine(self, settings: PairSettings) -> ServerApi | None:
-        """The engine that answers in Ollama's place, where the configuration doesn't say what is there."""
+        """Detect the API of the target's engine, if the configuration doesn't name it; None for an Ollama server."""
         if self.api(settings) is None and isinstance(settings.target, ModelRef) and settings.target.api is None:
             self._found = await detect(settings.target.endpoint, self._environ)
         return self.api(settings)
 
     async def open_models(self, settings: PairSettings, served: ModelInfo | None = None) -> ScoringModels:
-        """The engine, and what drafts for it. `served`: a draft model on an Ollama.
+        """Return the engine and its drafters. `served`: a draft model on an Ollama server.
 
-        Raises EndpointError when the engine can't be asked, RunError when a draft's file can't be opened.
+        Raises EndpointError if a request to the engine fails, RunError if a draft's file can't be loaded.
         """
         target, api = settings.target, self.api(settings)
         assert isinstance(target, ModelRef)
@@ -118,12 +118,14 @@ class ScoringRoute:
                     engine, CLIENTS[api].kind.name, target, given, self._state
                 )
             pair = self._pairs[drafting]
-            if drafting and served and pair.served_draft is None:  # its server may have been down before
+            if (
+                drafting and served and pair.served_draft is None
+            ):  # its server may have been down at the earlier attempt
                 await pair.add_served_draft(served)
         return pair
 
     async def engine_info(self, settings: PairSettings) -> tuple[str, EngineInfo]:
-        """The engine's name, and what it says of itself; nothing is opened for drafting. Raises EndpointError."""
+        """Return the engine's name and its reported properties. Loads no drafter. Raises EndpointError."""
         target, api = settings.target, self.api(settings)
         assert isinstance(target, ModelRef)
         assert api is not None, "it was asked for before"
@@ -136,9 +138,9 @@ class ScoringRoute:
         return self._engine
 
     async def plan(self, context: ReplyContext, draft: ModelInfo | str) -> ScoringPlan:
-        """How a request is written. `draft`: the served draft model, or why there is none.
+        """Plan a reply. `draft`: the draft model on a server, or the reason there is none.
 
-        Raises UnsupportedPair for what the engine can't be asked for, EndpointError.
+        Raises UnsupportedPair if the engine can't serve the request, and EndpointError.
         """
         settings, ask, sampling = context.settings, context.request, context.sampling
         pair = await self.open_models(settings, draft if isinstance(draft, ModelInfo) else None)
@@ -158,7 +160,7 @@ class ScoringRoute:
         prompted: EnginePrompt,
         draft: ModelInfo | str,
     ) -> str:
-        """Why nothing is drafted; "" where it is."""
+        """The reason not to draft; "" to draft."""
         can, facts = pair.engine.capabilities, pair.facts
         if reason := why_not_scored(settings, can, sampling, facts, pair.engine_name) or prompted.reason:
             return reason
@@ -176,7 +178,7 @@ class ScoringRoute:
 async def scoring_events(
     plan: ScoringPlan, settings: PairSettings, watch: RoundObserver | None = None
 ) -> AsyncGenerator[Event, None]:
-    """The events of a planned reply. Close it to stop. `watch` is told of each round."""
+    """Yield the events of a planned reply. Close it to stop. `watch` is called after each round."""
     pair = plan.models
     async with AsyncExitStack() as stack:
         if not plan.reason:
@@ -228,14 +230,14 @@ async def _make_decoder(plan: ScoringPlan, settings: PairSettings, stack: AsyncE
 
 
 def _seed(sampling: SamplingOptions, *, must: bool) -> int | None:
-    """The base of the position seeds; at temperature 0 nothing is drawn."""
+    """The base of the position seeds; None at temperature 0, where sampling is deterministic."""
     if sampling.greedy:
         return None
     return secrets.randbits(31) if must and sampling.seed is None else sampling.seed
 
 
 def _monitor_for(pair: ScoringModels, settings: PairSettings, sampling: SamplingOptions) -> SpeculationMonitor | None:
-    """None where a person asked for a lookahead whatever it brings, or for a reply that no clock decides on."""
+    """Monitor that stops slow speculation; None if the lookahead is forced, or if a seed must reproduce the reply."""
     if settings.lookahead != "auto" or (sampling.seed is not None and not sampling.greedy):
         return None
     known = pair.known_profile(sampling)
