@@ -1,4 +1,4 @@
-"""Which pair a chat is held with, and what to say where none is given."""
+"""Choose the pair of a chat, and explain what to do when no pair is given."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def merge_flags(kept: SavedConversation, choice: PairChoice, given: Overrides) -
 
 
 def portable_flags(flags: Mapping[str, Any]) -> Overrides:
-    """What was set, but for what one pair may have and another may not."""
+    """The settings without those that are specific to one pair."""
     rest: Any = {name: value for name, value in flags.items() if name not in ("route", "lookahead")}
     found: Overrides = rest
     return found

@@ -141,7 +141,7 @@ def load_configuration(file: Path | None) -> Config:
 
 
 def reviewer_name(given: str | None) -> str:
-    """Who the log is to name. Raises UsageError when there is no name, or one that can't be shown in a line."""
+    """The reviewer's name for the log. Raises UsageError when there is none, or when it isn't printable."""
     try:
         name = " ".join((getpass.getuser() if given is None else given).split())
     except (OSError, KeyError):  # no environment and no entry of the user's
@@ -171,7 +171,7 @@ def flags(
     sampling: Mapping[str, Any],
     opening: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What the flags set of a pair; those that weren't given are left out. `opening`: keys of a pair by their names."""
+    """Overrides of a pair's settings by flags; flags that weren't given are left out. `opening`: keys of a pair by name."""
     return {
         **(opening or {}),
         "lookahead": parse_lengths(lookahead),
@@ -183,7 +183,7 @@ def flags(
 
 
 def parse_lengths(given: str | None) -> int | list[int] | str | None:
-    """`8`, `8,4,2` or what else was given, which is refused later."""
+    """`8` as a number, `8,4,2` as a list; any other text as it is, which validation refuses later."""
     parts = given.split(",") if given else []
     if not parts or not all(part.isascii() and part.isdigit() for part in parts):
         return given

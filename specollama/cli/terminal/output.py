@@ -56,7 +56,7 @@ def text_display(*, origin: bool, stats: bool, styles: Mapping[Origin, str] = OR
 
 
 def escape_controls(text: str) -> str:
-    """Control characters as pictures of them: what a model writes steers no terminal."""
+    """The text with control characters replaced by visible symbols, so that a model's text can't steer a terminal."""
     return text.translate(_CONTROLS)
 
 
@@ -71,7 +71,7 @@ def json_display() -> Display:
 
 
 def legend() -> str:
-    """What the colours stand for, as rich markup."""
+    """Legend of the colours, as rich markup."""
     return "  ".join(f"[{style}]{origin}[/]" for origin, style in ORIGIN_STYLES.items() if style)
 
 
@@ -81,7 +81,7 @@ def count_text(number: int, noun: str) -> str:
 
 
 def can_ask() -> bool:
-    """Whether somebody sits at a terminal who can answer a question."""
+    """Whether stdin and stderr are a terminal, so that a question can be answered."""
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 

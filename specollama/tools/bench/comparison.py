@@ -34,7 +34,7 @@ class CollectedReply:
 
     @property
     def text(self) -> str:
-        """All that was written: what is timed and compared."""
+        """The whole text, thinking included: it is timed and compared."""
         return "".join(piece.text for piece in self.pieces)
 
     @property

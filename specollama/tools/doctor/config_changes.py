@@ -24,7 +24,7 @@ class Change:
 
 
 def config_changes(found: PairFindings, settings: PairSettings) -> list[Change]:
-    """What to write: only what differs from what holds now, and nothing where nothing was learnt of that."""
+    """The changes to write: keys whose measured value differs from the configured one."""
     if why_unchanged(found, settings):
         return []
     best = _chosen(found)
@@ -61,13 +61,13 @@ def _chosen(found: PairFindings) -> RouteFinding:
 
 
 def _best(found: PairFindings) -> RouteFinding:
-    """Of the routes that can be taken now."""
+    """The best of the routes that are available now."""
     usable = [route for route in found.routes if route.route is not Route.NATIVE or _speculates(found)]
     return replace(found, routes=tuple(usable)).best
 
 
 def _speculates(found: PairFindings) -> bool:
-    """Whether the engine itself is seen to."""
+    """Whether the native server is known to speculate."""
     return found.native is not None and found.native.running
 
 

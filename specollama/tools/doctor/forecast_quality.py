@@ -1,4 +1,4 @@
-"""How good a draft model's word for itself is: what it was held to have accepted, and what was."""
+"""Calibration of a draft model: predicted acceptance beside observed acceptance."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CalibrationBin:
 
 @dataclass(frozen=True, slots=True)
 class ForecastQuality:
-    """Forecasts of one kind of text, weighed.
+    """Calibration of the forecasts of one category.
 
     `brier`: the mean square of what they were off (Brier 1950), 0 at best. `constant`: what it is of someone who knows
     only the acceptance rate and always says that; a forecast that isn't below tells nothing about single tokens.
