@@ -94,7 +94,7 @@ def draft_environment(draft: PurePath, n_max: int = N_MAX, p_min: float = P_MIN)
 def make_setup(
     settings: PairSettings, environ: Mapping[str, str], n_max: int | None = None, p_min: float | None = None
 ) -> NativeSetup:
-    """Requirements of the pair's native server. Raises UnsupportedPair or RunError, in one line, if it is impossible."""
+    """Set-up of the pair's native server. Raises UnsupportedPair or RunError, with one line, if it is impossible."""
     target = settings.target
     if not isinstance(target, ModelRef):
         raise UnsupportedPair(f"{target} is a file: a native server takes models of Ollama's store")

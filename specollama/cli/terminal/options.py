@@ -171,7 +171,7 @@ def flags(
     sampling: Mapping[str, Any],
     opening: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Overrides of a pair's settings by flags; flags that weren't given are left out. `opening`: keys of a pair by name."""
+    """Overrides of a pair's settings by the flags that were given. `opening`: keys of a pair by name."""
     return {
         **(opening or {}),
         "lookahead": parse_lengths(lookahead),

@@ -42,7 +42,7 @@ Note = Callable[[str], None]
 async def examine_pair(
     settings: PairSettings, environ: Mapping[str, str], *, measure: bool = False, note: Note = lambda what: None
 ) -> PairFindings:
-    """Load a pair's models and time them. `measure`: also answer real prompts for half a minute, for the acceptance rate.
+    """Load a pair's models and time them. `measure`: also answer real prompts for half a minute.
 
     `note` receives each step as a short text.
     """

@@ -1,4 +1,4 @@
-"""Benchmark of a server's slots: how many requests it processes at once, whether they share passes and reuse the KV cache."""
+"""Benchmark of a server's slots: requests processed at once, whether they share passes and reuse the KV cache."""
 
 from __future__ import annotations
 
