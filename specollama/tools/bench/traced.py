@@ -50,7 +50,7 @@ class TracedContestant:
 
 @dataclass(frozen=True, slots=True)
 class TracedReplySource:
-    """The session of a traced side."""
+    """Source of a traced side's replies."""
 
     replies: ReplySource
     of: TracedContestant

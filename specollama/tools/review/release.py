@@ -151,7 +151,7 @@ def _appear(draft: Path, file: Path, sha256: str) -> None:
 
 
 def _leaving(draft: Path) -> Path:
-    """Name of the temporary file before it is renamed."""
+    """Name of the draft while it is being moved to its final name."""
     return draft.with_name(f"{draft.name}.leaving")
 
 
