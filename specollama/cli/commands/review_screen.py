@@ -1,4 +1,4 @@
-"""View of an item for its reviewer. Unprintable characters appear as escapes: they hide no text, and steer no terminal."""
+"""View of an item for its reviewer. Unprintable characters appear as escapes: they hide no text, steer no terminal."""
 
 from __future__ import annotations
 
