@@ -266,7 +266,7 @@ def _kill(process: asyncio.subprocess.Process, engines: Sequence[psutil.Process]
 
 
 async def wait_for_exit(process: asyncio.subprocess.Process) -> None:
-    """Wait until it has ended. Its own `wait` waits for whoever holds its log open as well: its engines."""
+    """Wait until the server has ended. `Process.wait` would also wait for its engines, which have its log open."""
     while process.returncode is None:  # noqa: ASYNC110  (nothing tells)
         await asyncio.sleep(0.05)
 

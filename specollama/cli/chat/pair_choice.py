@@ -46,9 +46,9 @@ class PairChoice:
 
 
 def merge_flags(kept: SavedConversation, choice: PairChoice, given: Overrides) -> Overrides:
-    """What was set when the conversation was held, and over it what is given now.
+    """The settings saved with the conversation, overridden by the flags given now.
 
-    `choice`: the pair that it goes on with; another one than it was held with may not have its route and lookahead.
+    `choice`: the pair of the continued conversation; another pair than the saved one keeps its own route and lookahead.
     """
     held: Any = kept.options if choice == PairChoice.of(kept.pair) else portable_flags(kept.options)
     flags: Any = {**held, **{name: value for name, value in given.items() if value is not None}}

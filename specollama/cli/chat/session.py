@@ -253,7 +253,7 @@ class ChatSession:
             recorder.round(done)
 
     def _show_status(self, event: Event, show: output.Display) -> None:
-        """How it is speculated is told when that changes; the line of counts says it all the time."""
+        """Show a change of the route as a line of its own; the status line always has the current route."""
         if isinstance(event, Status) and isinstance(show, ReplyView) and str(event) != self._last_status:
             self._last_status = str(event)
             show.say(self._last_status)

@@ -136,7 +136,7 @@ Requantize = Annotated[
 
 
 def load_configuration(file: Path | None) -> Config:
-    """The configuration that the call works with; at a terminal one asks before a folder's own file is trusted."""
+    """The configuration of the command. At a terminal, the user is asked before a folder's own file is trusted."""
     return trust.configuration(file, os.environ, Path.cwd(), output.ask_yes_no if output.can_ask() else None)
 
 
@@ -154,7 +154,7 @@ def reviewer_name(given: str | None) -> str:
 def pair_settings(
     config: Config, name: str | None, target: str | None, draft: str | None, given: Mapping[str, Any]
 ) -> PairSettings:
-    """The pair that is named, or that `--target` and `--draft` describe, with the flags in place."""
+    """The named pair, or the pair of `--target` and `--draft`, with the flags applied."""
     if target is not None:
         return adhoc_pair(target, draft, config, os.environ, **given)
     if draft is not None:
@@ -191,7 +191,7 @@ def parse_lengths(given: str | None) -> int | list[int] | str | None:
 
 
 def trace_file(file: Path | None, *, texts: bool) -> TraceFile | None:
-    """What `--trace` and `--trace-texts` ask for. Raises UsageError, or RunError where it can't be written."""
+    """The trace file of `--trace` and `--trace-texts`. Raises UsageError, and RunError when it can't be written."""
     if file is None:
         if texts:
             raise UsageError("--trace-texts is given without --trace")
@@ -202,7 +202,7 @@ def trace_file(file: Path | None, *, texts: bool) -> TraceFile | None:
 
 
 def pair_and_prompt(words: list[str], config: Config, *, target_given: bool) -> tuple[str | None, str]:
-    """What the arguments `[PAIR] [PROMPT]` and piped input say. A lone argument is a pair if one has that name.
+    """The pair and the prompt of `[PAIR] [PROMPT]` and piped input. A lone argument is a pair if one has that name.
 
     Raises UsageError when there is no prompt, or too many arguments.
     """

@@ -1,4 +1,4 @@
-"""How a reply is shown: the answer on stdout, everything else on stderr."""
+"""Displays of a reply: the answer goes to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def stderr(*, wrap: bool = False) -> Console:
 
 
 def text_display(*, origin: bool, stats: bool, styles: Mapping[Origin, str] = ORIGIN_STYLES) -> Display:
-    """Show a reply to people: its text as it comes, with colours by `origin` and counters after it if wanted."""
+    """Display for people: text as it arrives, coloured by `origin`, and with `stats` the counters after it."""
     return _AsText(styles if origin else {}, stats=stats)
 
 
@@ -61,12 +61,12 @@ def escape_controls(text: str) -> str:
 
 
 def json_text(value: object, *, indent: int | None = None) -> str:
-    """One JSON value; what would steer a terminal is an escape in it, which means the same."""
+    """One JSON value. Control characters are JSON escapes, so that they can't steer a terminal."""
     return json.dumps(value, ensure_ascii=False, indent=indent).translate(_ESCAPES)
 
 
 def json_display() -> Display:
-    """Show a reply to programs: one JSON object a line, in UTF-8, the last with the counters."""
+    """Display for programs: one JSON object a line, in UTF-8, the last with the counters."""
     return _AsJson()
 
 
@@ -91,7 +91,7 @@ def ask_yes_no(question: str) -> bool:
 
 
 def overwriting(*, force: bool) -> Overwrite:
-    """A file that is there is written over if that is forced, or wanted by the person at the terminal."""
+    """Whether to overwrite an existing file: with `force`, or if the user agrees at the terminal."""
 
     def may(file: Path) -> bool:
         if force or not can_ask():

@@ -39,7 +39,7 @@ class CollectedReply:
 
     @property
     def answer(self) -> str:
-        """Without the thinking."""
+        """The text without the thinking."""
         return "".join(piece.text for piece in self.pieces if not piece.thinking)
 
     @property

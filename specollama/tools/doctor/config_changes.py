@@ -1,4 +1,4 @@
-"""What tuning a pair to a machine changes in its configuration. Pure."""
+"""Changes of a pair's configuration that tuning makes. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def config_changes(found: PairFindings, settings: PairSettings) -> list[Change]:
 
 
 def why_unchanged(found: PairFindings, settings: PairSettings) -> str:
-    """Why the pair is better left as it is: nothing was measured for or against its route. "" where something was."""
+    """Why the pair stays unchanged: no measurement concerns its route. "" when one does."""
     known = {route.route: route for route in found.routes}
     if settings.route is Route.NATIVE and _speculates(found) and known[Route.NATIVE].speedup is None:
         return f"native: {known[Route.NATIVE].why}"
@@ -84,7 +84,7 @@ def _why(best: RouteFinding, found: PairFindings) -> str:
 
 
 def cost_changes(before: Mapping[int, float], after: Mapping[int, float]) -> list[str]:
-    """What passes cost now, and cost before where that was known, for some sizes."""
+    """Costs of passes of some sizes now, and before if they were known."""
     sizes = [size for size in (1, 2, 4, 8, 16) if size in after]
     return [f"{size}: {_earlier(before.get(size))}{after[size] * 1000:.0f} ms" for size in sizes]
 

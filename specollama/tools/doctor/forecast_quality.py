@@ -56,7 +56,7 @@ def score_forecasts(forecasts: Sequence[Forecast]) -> ForecastQuality | None:
 
 
 def _bins(forecasts: Sequence[Forecast]) -> Iterator[CalibrationBin]:
-    """The bins that hold any; 0 is in the first."""
+    """The bins that have forecasts; a forecast of 0 is in the first bin."""
     for above, to in pairwise(BIN_EDGES):
         inside = [one for one in forecasts if above < one.probability <= to or one.probability == above == 0]
         if inside:
