@@ -1,4 +1,4 @@
-"""A second Ollama whose engine drafts by itself: what it takes, how it is started, and whether it really does.
+"""A second Ollama whose engine drafts by itself: requirements, start, and a check that it speculates.
 
 From 0.30 on Ollama hands its environment to llama.cpp's llama-server, which reads its own switches there. Which model
 drafts is set for the whole server, so that it is one for a single target.
@@ -64,7 +64,7 @@ class NativeSetup:
 
     @property
     def drafting(self) -> dict[str, str]:
-        """What makes its engine draft."""
+        """Environment variables that make its engine draft."""
         return draft_environment(self.draft, self.n_max, self.p_min)
 
 
@@ -94,7 +94,7 @@ def draft_environment(draft: PurePath, n_max: int = N_MAX, p_min: float = P_MIN)
 def make_setup(
     settings: PairSettings, environ: Mapping[str, str], n_max: int | None = None, p_min: float | None = None
 ) -> NativeSetup:
-    """What the pair's native server needs. Raises UnsupportedPair or RunError, in a line, where it can't be."""
+    """Set-up of the pair's native server. Raises UnsupportedPair or RunError, with one line, if it is impossible."""
     target = settings.target
     if not isinstance(target, ModelRef):
         raise UnsupportedPair(f"{target} is a file: a native server takes models of Ollama's store")
@@ -169,7 +169,7 @@ def check_version(program: Path) -> str:
 
 @dataclass(slots=True)
 class NativeServer:
-    """A running `ollama serve`, and what its log tells."""
+    """A running `ollama serve` and its log."""
 
     setup: NativeSetup
     process: asyncio.subprocess.Process
@@ -242,7 +242,7 @@ async def running_server(
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Ask it to end; its engines, and what of it doesn't end, are ended."""
+    """Terminate the server and its engines; processes that don't end are killed."""
     engines = _below(process.pid)
     with suppress(ProcessLookupError):
         process.terminate()
@@ -266,7 +266,7 @@ def _kill(process: asyncio.subprocess.Process, engines: Sequence[psutil.Process]
 
 
 async def wait_for_exit(process: asyncio.subprocess.Process) -> None:
-    """Wait until it has ended. Its own `wait` waits for whoever holds its log open as well: its engines."""
+    """Wait until the server has ended. `Process.wait` would also wait for its engines, which have its log open."""
     while process.returncode is None:  # noqa: ASYNC110  (nothing tells)
         await asyncio.sleep(0.05)
 

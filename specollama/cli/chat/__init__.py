@@ -1,1 +1,1 @@
-"""A conversation in the terminal: what is typed, what is said, what is kept, and how it is shown."""
+"""The interactive chat: input, commands, saved conversations, and the view of replies."""

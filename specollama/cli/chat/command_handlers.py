@@ -1,4 +1,4 @@
-"""What the commands of a chat do."""
+"""Handlers of the chat's commands."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from specollama.pairs.history_store import ConversationStore, SavedConversation,
 from specollama.pairs.report import align_columns, stats_lines
 
 Handler = Callable[[ChatSession, str], str]
-"""Carries a command out, given what follows it; answers what is to be said. Raises CommandFault or SpecollamaError."""
+"""Runs a command with its arguments; returns the text to show. Raises CommandFault or SpecollamaError."""
 
 
 def run_command(session: ChatSession, call: CommandCall) -> None:
-    """A command; what is wrong with it is a line, and the chat goes on."""
+    """Run a command. Its error is shown as one line, and the chat continues."""
     try:
         session.say(HANDLERS[call.command.name](session, call.rest))
     except (CommandFault, SpecollamaError) as fault:
@@ -289,7 +289,7 @@ def _resume(session: ChatSession, kept: SavedConversation, choice: PairChoice) -
 
 
 def resumed_text(kept: SavedConversation) -> str:
-    """What is said of a conversation that goes on."""
+    """Summary shown when a conversation continues."""
     answer = kept.history.answer
     last = f"\nit ended: ...{answer.content[-200:]}" if answer else ""
     return f"{kept.name or f'number {kept.id}'}: {kept.history.title} ({len(kept.history.turns)} turns){last}"

@@ -1,4 +1,4 @@
-"""The commands of a chat as data: what there is, what it takes, and how a line is read. Nothing is done here."""
+"""The chat's commands and settings as data, and the parser of a command line. Pure: handlers are elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ON_OFF = ("on", "off")
 
 @dataclass(frozen=True, slots=True)
 class ChatCommand:
-    """`takes`: what may follow, as it is shown; `words`: what may follow, as it is completed."""
+    """`takes`: the arguments as the help shows them; `words`: the arguments that completion offers."""
 
     name: str
     takes: str
@@ -104,7 +104,7 @@ class CommandFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CommandCall:
-    """A command and what follows it."""
+    """A command and its arguments."""
 
     command: ChatCommand
     rest: str = ""
@@ -122,7 +122,7 @@ def parse_command(line: str) -> CommandCall:
 
 
 def parse_setting(rest: str) -> tuple[ChatSetting, str]:
-    """What follows `/set`: a setting and its value. Raises CommandFault."""
+    """Parse the arguments of `/set` into a setting and its value. Raises CommandFault."""
     word, _, value = rest.partition(" ")
     if not value.strip() and word in SET_ALIASES:
         word, value = SET_ALIASES[word]

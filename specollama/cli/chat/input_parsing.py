@@ -1,4 +1,4 @@
-"""What was typed: several lines in quotes, images by their path, and what could come next."""
+"""Parse typed input: several lines in quotes, paths of images, and completions."""
 
 from __future__ import annotations
 

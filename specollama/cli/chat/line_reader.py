@@ -136,7 +136,7 @@ def _keys() -> KeyBindings:
 
 
 class _TypedHistory(FileHistory):
-    """What was typed, in a file that only its user reads; nothing is read or written while that isn't `wanted`."""
+    """Input history in a file that only its user can read; it is neither read nor written unless `wanted`."""
 
     def __init__(self, file: Path) -> None:
         super().__init__(str(file))

@@ -1,4 +1,4 @@
-"""Which pair a chat is held with, and what to say where none is given."""
+"""Choose the pair of a chat, and explain what to do when no pair is given."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class PairChoice:
 
 
 def merge_flags(kept: SavedConversation, choice: PairChoice, given: Overrides) -> Overrides:
-    """What was set when the conversation was held, and over it what is given now.
+    """The settings saved with the conversation, overridden by the flags given now.
 
-    `choice`: the pair that it goes on with; another one than it was held with may not have its route and lookahead.
+    `choice`: the pair of the continued conversation; another pair than the saved one keeps its own route and lookahead.
     """
     held: Any = kept.options if choice == PairChoice.of(kept.pair) else portable_flags(kept.options)
     flags: Any = {**held, **{name: value for name, value in given.items() if value is not None}}
@@ -58,7 +58,7 @@ def merge_flags(kept: SavedConversation, choice: PairChoice, given: Overrides) -
 
 
 def portable_flags(flags: Mapping[str, Any]) -> Overrides:
-    """What was set, but for what one pair may have and another may not."""
+    """The settings without those that are specific to one pair."""
     rest: Any = {name: value for name, value in flags.items() if name not in ("route", "lookahead")}
     found: Overrides = rest
     return found

@@ -1,4 +1,4 @@
-"""What is seen of a reply's speculation, while it runs and after it: one line of counts that are honest. Pure."""
+"""One line of counts about a reply's speculation, during the reply and after it. Pure."""
 
 from __future__ import annotations
 

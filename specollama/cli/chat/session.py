@@ -1,4 +1,4 @@
-"""A chat as it is held: the pair, the conversation, and one turn after another."""
+"""Session of a chat: the pair, the conversation, and its turns."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from specollama.spec_decode.types import DoneReason, RoundRecord
 
 @dataclass(slots=True)
 class ReplyBuffer:
-    """What came of a reply."""
+    """Outcome of a reply."""
 
     answer: list[str] = field(default_factory=list)
     thinking: list[str] = field(default_factory=list)
@@ -105,7 +105,7 @@ class ChatSession:
         return self.saved.history
 
     def say(self, text: str) -> None:
-        """What isn't the answer. Some of it a model wrote, or a server."""
+        """Show a message beside the answer. Its text may come from a model or a server."""
         text = output.escape_controls(text)
         if text and self.terminal:
             output.stderr(wrap=True).print(RichText(text))
@@ -253,13 +253,13 @@ class ChatSession:
             recorder.round(done)
 
     def _show_status(self, event: Event, show: output.Display) -> None:
-        """How it is speculated is told when that changes; the line of counts says it all the time."""
+        """Show a change of the route as a line of its own; the status line always has the current route."""
         if isinstance(event, Status) and isinstance(show, ReplyView) and str(event) != self._last_status:
             self._last_status = str(event)
             show.say(self._last_status)
 
     def _update_context(self, stats: Stats | None) -> None:
-        """How full the context is, told when it gets full."""
+        """Warn when the context is nearly full."""
         if stats is None:
             return
         length = None
@@ -277,7 +277,7 @@ class ChatSession:
 
     @property
     def _recorders(self) -> list[TraceRecorder]:
-        """What records the reply that runs."""
+        """Recorder of the current reply."""
         return [recorder for recorder in (self.last_trace, self._file_trace) if recorder]
 
     def _keep_traces(self) -> None:

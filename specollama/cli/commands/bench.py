@@ -114,7 +114,7 @@ def bench(
 
 @dataclass(frozen=True, slots=True)
 class BenchCall:
-    """What is to be measured. `source`: where the prompts come from."""
+    """The plan of a benchmark. `source`: the origin of the prompts."""
 
     settings: PairSettings
     routes: list[Route]
@@ -143,7 +143,7 @@ class BenchCall:
     def traced(
         self, sides: Mapping[str, Contestant], note: Callable[[str], None]
     ) -> tuple[Mapping[str, Contestant], Callable[[str], None]]:
-        """The sides, traced if that is wanted, and what is to be told what is done."""
+        """The sides, traced on request, and the callback that receives each step."""
         if self.trace is None:
             return sides, note
         from specollama.tools.bench.traced import TracedContestant, TraceLabels  # here, since hardly any run is traced

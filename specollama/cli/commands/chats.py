@@ -1,4 +1,4 @@
-"""`specollama chats`: the conversations that were kept."""
+"""`specollama chats`: list, export and delete saved conversations."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def _two_servers(aside: Console) -> Iterator[PairSettings]:
 
 
 def _picture(comparison: Comparison, prompt: str) -> Console:
-    """What is shown at a terminal, recorded."""
+    """A console that has recorded the comparison as a terminal shows it."""
     console = Console(
         record=True, width=_PICTURE_WIDTH, file=io.StringIO(), force_terminal=True, highlight=False, emoji=False
     )

@@ -86,7 +86,7 @@ async def _examine(pairs: list[PairSettings], measure: bool, note: Callable[[str
 
 
 def _server_alone(service: Service | None, *, json: bool) -> bool:
-    """The server that would be asked where nothing is configured."""
+    """The server that is used when nothing is configured."""
     found = asyncio.run(_look())
     advice = [*server_advice(found), *([] if found.fault else [_no_pairs(found)])]
     if json:
@@ -148,7 +148,7 @@ def _show_advice(advice: list[Advice], service: Service | None) -> None:
 
 @contextmanager
 def progress_note() -> Iterator[Callable[[str], None]]:
-    """What is being done, on a terminal."""
+    """Show the current step on a terminal."""
     console = output.stderr()
     if not console.is_terminal:
         yield lambda what: None

@@ -1,4 +1,4 @@
-"""`specollama pairs`: the pairs of the configuration, what can be done with them, and which others there could be."""
+"""`specollama pairs`: show the pairs of the configuration, measure their drafts, and suggest other pairs."""
 
 from __future__ import annotations
 

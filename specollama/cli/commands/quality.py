@@ -1,4 +1,4 @@
-"""`specollama pairs quality`: how a pair's drafts fare on prompts of one's own."""
+"""`specollama pairs quality`: measure a pair's acceptance rate on given prompts."""
 
 from __future__ import annotations
 

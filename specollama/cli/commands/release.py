@@ -1,4 +1,4 @@
-"""`specollama release`: what was approved goes out, each text once."""
+"""`specollama release`: release the approved texts, each once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An item as a reviewer sees it. What can't be printed is an escape there: nothing is hidden, no terminal steered."""
+"""View of an item for its reviewer. Unprintable characters appear as escapes: they hide no text, steer no terminal."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def screen(state: RunState, item: ReviewItem, place: str, mark_below: float) -> 
 
 
 def keys() -> Text:
-    """What can be pressed."""
+    """The available keys."""
     return Text("  ").join(Text.assemble((key, "bold cyan"), " ", (what, "")) for key, what in KEYS.items())
 
 

@@ -132,12 +132,12 @@ async def _answer(
         finally:
             show.end()
     if trace and trace.fault:
-        raise typer.Exit(1)  # it was told
+        raise typer.Exit(1)  # the trace has printed the fault
 
 
 def _events(pair: Pair, conversation: ChatInput, trace: TraceFile | None) -> AsyncGenerator[Event, None]:
     if trace is None:
         return pair.reply(conversation)
-    from specollama.pairs.trace.recorder import TOP_TOKENS, traced_reply  # it is loaded already
+    from specollama.pairs.trace.recorder import TOP_TOKENS, traced_reply  # loaded with the trace
 
     return traced_reply(pair, replace(conversation, top_logprobs=TOP_TOKENS), pair.settings, trace)

@@ -1,4 +1,4 @@
-"""`specollama tune`: measure a pair on this machine, and write what follows."""
+"""`specollama tune`: measure a pair on this machine, and write the resulting settings."""
 
 from __future__ import annotations
 

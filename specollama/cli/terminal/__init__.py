@@ -1,1 +1,1 @@
-"""What the commands share: flags, output, progress, attachments, the editor."""
+"""Code that the commands share: flags, output, progress, attachments, the editor."""

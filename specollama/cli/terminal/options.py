@@ -138,12 +138,12 @@ Requantize = Annotated[
 
 
 def load_configuration(file: Path | None) -> Config:
-    """The configuration that the call works with; at a terminal one asks before a folder's own file is trusted."""
+    """The configuration of the command. At a terminal, the user is asked before a folder's own file is trusted."""
     return trust.configuration(file, os.environ, Path.cwd(), output.ask_yes_no if output.can_ask() else None)
 
 
 def reviewer_name(given: str | None) -> str:
-    """Who the log is to name. Raises UsageError when there is no name, or one that can't be shown in a line."""
+    """The reviewer's name for the log. Raises UsageError when there is none, or when it isn't printable."""
     try:
         name = " ".join((getpass.getuser() if given is None else given).split())
     except (OSError, KeyError):  # no environment and no entry of the user's
@@ -156,7 +156,7 @@ def reviewer_name(given: str | None) -> str:
 def pair_settings(
     config: Config, name: str | None, target: str | None, draft: str | None, given: Mapping[str, Any]
 ) -> PairSettings:
-    """The pair that is named, or that `--target` and `--draft` describe, with the flags in place."""
+    """The named pair, or the pair of `--target` and `--draft`, with the flags applied."""
     if target is not None:
         return adhoc_pair(target, draft, config, os.environ, **given)
     if draft is not None:
@@ -173,7 +173,7 @@ def flags(
     sampling: Mapping[str, Any],
     opening: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What the flags set of a pair; those that weren't given are left out. `opening`: keys of a pair by their names."""
+    """Overrides of a pair's settings by the flags that were given. `opening`: keys of a pair by name."""
     return {
         **(opening or {}),
         "lookahead": parse_lengths(lookahead),
@@ -185,7 +185,7 @@ def flags(
 
 
 def parse_lengths(given: str | None) -> int | list[int] | str | None:
-    """`8`, `8,4,2` or what else was given, which is refused later."""
+    """`8` as a number, `8,4,2` as a list; any other text as it is, which validation refuses later."""
     parts = given.split(",") if given else []
     if not parts or not all(part.isascii() and part.isdigit() for part in parts):
         return given
@@ -193,7 +193,7 @@ def parse_lengths(given: str | None) -> int | list[int] | str | None:
 
 
 def trace_file(file: Path | None, *, texts: bool) -> TraceFile | None:
-    """What `--trace` and `--trace-texts` ask for. Raises UsageError, or RunError where it can't be written."""
+    """The trace file of `--trace` and `--trace-texts`. Raises UsageError, and RunError when it can't be written."""
     if file is None:
         if texts:
             raise UsageError("--trace-texts is given without --trace")
@@ -204,7 +204,7 @@ def trace_file(file: Path | None, *, texts: bool) -> TraceFile | None:
 
 
 def pair_and_prompt(words: list[str], config: Config, *, target_given: bool) -> tuple[str | None, str]:
-    """What the arguments `[PAIR] [PROMPT]` and piped input say. A lone argument is a pair if one has that name.
+    """The pair and the prompt of `[PAIR] [PROMPT]` and piped input. A lone argument is a pair if one has that name.
 
     Raises UsageError when there is no prompt, or too many arguments.
     """

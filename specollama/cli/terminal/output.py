@@ -1,4 +1,4 @@
-"""How a reply is shown: the answer on stdout, everything else on stderr."""
+"""Displays of a reply: the answer goes to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -51,27 +51,27 @@ def stderr(*, wrap: bool = False) -> Console:
 
 
 def text_display(*, origin: bool, stats: bool, styles: Mapping[Origin, str] = ORIGIN_STYLES) -> Display:
-    """Show a reply to people: its text as it comes, with colours by `origin` and counters after it if wanted."""
+    """Display for people: text as it arrives, coloured by `origin`, and with `stats` the counters after it."""
     return _AsText(styles if origin else {}, stats=stats)
 
 
 def escape_controls(text: str) -> str:
-    """Control characters as pictures of them: what a model writes steers no terminal."""
+    """The text with control characters replaced by visible symbols, so that a model's text can't steer a terminal."""
     return text.translate(_CONTROLS)
 
 
 def json_text(value: object, *, indent: int | None = None) -> str:
-    """One JSON value; what would steer a terminal is an escape in it, which means the same."""
+    """One JSON value. Control characters are JSON escapes, so that they can't steer a terminal."""
     return json.dumps(value, ensure_ascii=False, indent=indent).translate(_ESCAPES)
 
 
 def json_display() -> Display:
-    """Show a reply to programs: one JSON object a line, in UTF-8, the last with the counters."""
+    """Display for programs: one JSON object a line, in UTF-8, the last with the counters."""
     return _AsJson()
 
 
 def legend() -> str:
-    """What the colours stand for, as rich markup."""
+    """Legend of the colours, as rich markup."""
     return "  ".join(f"[{style}]{origin}[/]" for origin, style in ORIGIN_STYLES.items() if style)
 
 
@@ -81,7 +81,7 @@ def count_text(number: int, noun: str) -> str:
 
 
 def can_ask() -> bool:
-    """Whether somebody sits at a terminal who can answer a question."""
+    """Whether stdin and stderr are a terminal, so that a question can be answered."""
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
@@ -91,7 +91,7 @@ def ask_yes_no(question: str) -> bool:
 
 
 def overwriting(*, force: bool) -> Overwrite:
-    """A file that is there is written over if that is forced, or wanted by the person at the terminal."""
+    """Whether to overwrite an existing file: with `force`, or if the user agrees at the terminal."""
 
     def may(file: Path) -> bool:
         if force or not can_ask():

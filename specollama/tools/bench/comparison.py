@@ -34,12 +34,12 @@ class CollectedReply:
 
     @property
     def text(self) -> str:
-        """All that was written: what is timed and compared."""
+        """The whole text, thinking included: it is timed and compared."""
         return "".join(piece.text for piece in self.pieces)
 
     @property
     def answer(self) -> str:
-        """Without the thinking."""
+        """The text without the thinking."""
         return "".join(piece.text for piece in self.pieces if not piece.thinking)
 
     @property

@@ -23,7 +23,7 @@ _STAYS = timedelta(minutes=1)  # a model that expires later than that wasn't unl
 
 @dataclass(slots=True)
 class LearnedState:
-    """The folder in which a side keeps what it learns: its costs, and how its drafts fared.
+    """Folder in which a side saves its measured costs and its acceptance counts.
 
     Empty when the run begins, so that earlier runs over the same prompts don't count. Each first reply finds what the
     prompts before it have taught; a repeat finds the same.
@@ -71,7 +71,7 @@ def _is(entry: RunningModel, name: str) -> bool:
 
 
 def _stays(entry: RunningModel) -> bool:
-    """Whether a server keeps a model that it was told to unload, as the embedded one does."""
+    """Whether a server ignores a request to unload a model, as the embedded one does."""
     try:
         expires = datetime.fromisoformat(entry.expires_at)
     except ValueError:

@@ -26,7 +26,7 @@ class GapDrift:
     drifts: list[float] = field(default_factory=list)
 
     def observe(self, plain: CollectedReply, side: CollectedReply) -> None:
-        """Look at a reply of the side beside one of plain that told its most probable tokens."""
+        """Compare a reply of the side with one of plain that has its most probable tokens."""
         self.drifts.extend(gap_drifts(plain, side))
 
     @property

@@ -73,7 +73,7 @@ def _errors(groups: Sequence[Any]) -> list[list[float]]:
 
 
 def _literal(text: str) -> str:
-    """A name of the user's, in which matplotlib would take what stands between dollars for a formula."""
+    """A name with its dollar signs escaped: matplotlib reads text between dollar signs as a formula."""
     return text.replace("$", r"\$")
 
 

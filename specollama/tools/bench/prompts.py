@@ -1,4 +1,4 @@
-"""What is asked: prompts of several kinds, from a file or the built-in set."""
+"""Prompts of several categories, from a file or the built-in set."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from specollama.errors import UsageError, one_line
 
 BUILT_IN = "built-in"
-"""What the built-in set is called where a file's name would stand."""
+"""Name of the built-in set, shown in place of a file name."""
 
 _Said = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a user says, turn after turn. `category`: the kind of text that is asked for."""
+    """A user's messages, one a turn. `category`: the kind of text that they ask for."""
 
     id: str
     category: str
@@ -29,7 +29,7 @@ class Prompt:
 
 
 class _Line(BaseModel):
-    """A line in Spec-Bench's schema; what else it holds (`reference`, say) is left aside."""
+    """A line in Spec-Bench's schema; other keys, such as `reference`, are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 

@@ -1,4 +1,4 @@
-"""The file of a benchmark: one JSON object with everything measured, and what is made of it."""
+"""The results file of a benchmark: one JSON object with all measurements and the figures computed from them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORMAT = 2
 
 @dataclass(slots=True)
 class Results:
-    """A run's results and where they are kept. `options`: those of the call, and of every reply."""
+    """The results of a run and their file. `options`: of the command, and of every reply."""
 
     file: Path
     measured: Measurements
@@ -43,7 +43,7 @@ class Results:
         return [contestant_figures(self.measured, name) for name in self.sides.by_name if name != PLAIN]
 
     def save(self, figures: Sequence[ContestantFigures] = ()) -> None:
-        """Write the file anew, whole or not at all; without `figures`, what was measured alone. Raises OSError."""
+        """Replace the file atomically; without `figures` it has the measurements alone. Raises OSError."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.file.with_suffix(".part")
         temporary.write_text(json.dumps(self.as_object(figures), ensure_ascii=False, indent=1), encoding="utf-8")

@@ -18,10 +18,10 @@ from specollama.tools.bench.reply_timing import ReplyTiming
 from specollama.tools.bench.systems import PLAIN, Contestant, ReplySource
 
 TOP_LOGPROBS = 5
-"""Most probable tokens that plain is asked for: two make the gap, the others catch those that changed places."""
+"""Most probable tokens requested of plain: two give the gap, the others show tokens that changed places."""
 
 _WARMING = "Hello."
-"""What loads the models and touches their weights: one token of a prompt that isn't measured."""
+"""Warm-up: one token of a prompt that isn't measured loads the models and touches their weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Measurement:
 
 @dataclass(slots=True)
 class Measurements:
-    """What a run has measured so far. `plain_replies`: plain's replies with their most probable tokens, by question.
+    """Measurements of a run so far. `plain_replies`: plain's replies with their most probable tokens, by question.
 
     `untold`: why such a reply didn't come, so that gaps aren't known.
     """
@@ -114,7 +114,7 @@ class Measurements:
 
 @dataclass(slots=True)
 class BenchRun:
-    """One benchmark. `options`: of every reply; `note` is told what is done at the moment."""
+    """One benchmark. `options`: of every reply; `note` receives each step as a short text."""
 
     sides: Mapping[str, Contestant]
     options: Mapping[str, Any]
@@ -199,7 +199,7 @@ class BenchRun:
                     moved.observe(told, found.reply)
 
     def _give_up(self, questions: Sequence[BenchPrompt], unanswered: BenchPrompt, but: str = "") -> None:
-        """Questions that aren't asked of the sides (all `but` one), since plain has no answer to `unanswered`."""
+        """Questions that the sides (all `but` one) skip, since plain has no answer to `unanswered`."""
         why = f"not asked: plain has no answer to {unanswered.id}"
         for question in questions:
             for name in self.sides:
@@ -234,7 +234,7 @@ async def _answer(replies: ReplySource, conversation: ChatInput, timed: ReplyTim
 
 
 def comparison_faults(pairs: Sequence[tuple[Measurement, Measurement]]) -> Iterator[str]:
-    """What makes a factor of these (plain, side) pairs meaningless, each fault once."""
+    """Faults that make a speedup of these (plain, side) pairs meaningless, each fault once."""
     found = {fault: None for plain, side in pairs for fault in (_fault(plain, side), _fault(side, plain)) if fault}
     yield from found
 

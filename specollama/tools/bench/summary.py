@@ -242,7 +242,7 @@ class ContestantFigures(PromptGroup):
 
 
 def contestant_figures(measured: Measurements, side: str) -> ContestantFigures:
-    """What was measured of a side, beside plain."""
+    """Measurements of one side, compared with plain."""
     bound = measured.gap_drifts.get(side, GapDrift())
     prompts = [_prompt(measured, side, question, kind, bound) for question, kind in measured.questions().items()]
     return ContestantFigures(tuple(prompts), name=side, bound=bound)

@@ -1,4 +1,4 @@
-"""What is compared: the target alone, the pair on its routes, and perhaps another engine."""
+"""The systems under comparison: the target alone, the pair on its routes, and optionally another engine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ AGAINST = "against"
 
 
 class ReplySource(Protocol):
-    """What answers a conversation with the events of a reply, like a pair."""
+    """Answers a conversation with the events of a reply, like a pair."""
 
     def reply(self, conversation: ChatInput) -> AsyncGenerator[Event, None]: ...
 
@@ -71,7 +71,7 @@ class Contestant(Protocol):
 
 @dataclass(slots=True)
 class Contestants:
-    """All sides, by name, plain first; `models` and `servers` are what the results say of them."""
+    """All sides by name, plain first; `models` and `servers` describe them in the results."""
 
     by_name: dict[str, Contestant] = field(default_factory=dict)
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -146,7 +146,7 @@ def _on(settings: PairSettings, route: Route) -> PairSettings:
 
 @dataclass(slots=True)
 class _Opening:
-    """Makes the pairs' sides. `folder`: for what they learn, each in a folder of its own."""
+    """Makes the pairs' sides. `folder`: each side saves its measurements in a folder of its own there."""
 
     environ: Mapping[str, str]
     folder: Path
@@ -162,7 +162,7 @@ class _Opening:
         return PairContestant(settings, self.environ, LearnedState(state), engine, served, remembers=not all(unloads))
 
     async def _unloaded(self, model: ModelRef) -> bool:
-        """Whether the model's server unloads it when told to."""
+        """Whether the model's server unloads the model on request."""
         key = (model.endpoint.url, model.model)
         if key not in self._unloads:
             self._unloads[key] = not model.is_scoring_engine and await unload(model, self.environ)
@@ -280,7 +280,7 @@ async def _open_against(
 
 @dataclass(frozen=True, slots=True)
 class LlamaServerContestant:
-    """A llama-server that renders and speculates by itself, asked for what plain is asked for.
+    """A llama-server that renders and speculates by itself; it receives the same requests as plain.
 
     It is somebody else's, and goes on as it is from one reply to the next. `plain` is asked for nothing but its
     sampling options.
@@ -296,7 +296,7 @@ class LlamaServerContestant:
         yield self
 
     async def reply(self, conversation: ChatInput) -> AsyncGenerator[Event, None]:
-        """Text by read of the connection: what its engine settled at once mostly comes in one."""
+        """Text by read of the connection: tokens of one verified draft mostly arrive in one read."""
         options = await self.plain.sampling(conversation)  # as plain's server has them
         prompt = await self.server.render_prompt([message.body() for message in conversation.messages])
         async with aclosing(self.server.complete(prompt, options)) as chunks:

@@ -15,7 +15,7 @@ from specollama.tools.bench.systems import Contestant, ReplySource
 
 @dataclass(slots=True)
 class TraceLabels:
-    """What is done at the moment, which the next reply's trace is labelled with."""
+    """The current step of the benchmark; it labels the next reply's trace."""
 
     note: Callable[[str], None]
     doing: str = field(default="", init=False)
@@ -27,7 +27,7 @@ class TraceLabels:
 
 @dataclass(frozen=True, slots=True)
 class TracedContestant:
-    """A side as it is. Log-probabilities aren't asked for: that would slow the replies that are timed."""
+    """A side whose replies are traced. It requests no log-probabilities, which would slow the timed replies."""
 
     side: Contestant
     settings: PairSettings
@@ -50,7 +50,7 @@ class TracedContestant:
 
 @dataclass(frozen=True, slots=True)
 class TracedReplySource:
-    """What a traced side answers with."""
+    """Source of a traced side's replies."""
 
     replies: ReplySource
     of: TracedContestant

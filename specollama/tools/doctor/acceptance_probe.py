@@ -1,4 +1,4 @@
-"""How a pair's drafts fare on given prompts, by kind of text, and what each route can be expected to bring."""
+"""Measure a pair's acceptance rate on given prompts, by category, and forecast each route's speedup."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Note = Callable[[str], None]
 
 @dataclass(slots=True)
 class AcceptanceCounts:
-    """The drafts for one kind of text. `forecasts`: of those whose drafter says how sure it is."""
+    """Drafted tokens of one category. `forecasts`: of tokens whose drafter gives a probability."""
 
     tested: int = 0
     accepted: int = 0
@@ -47,7 +47,7 @@ class AcceptanceCounts:
 
 @dataclass(frozen=True, slots=True)
 class PairAcceptance:
-    """All kinds, their sum, and the routes."""
+    """Counts by category, their sum, and the forecast of each route."""
 
     kinds: Mapping[str, AcceptanceCounts]
     all: AcceptanceCounts
@@ -55,14 +55,14 @@ class PairAcceptance:
 
 
 def counts_of_reply(stats: Stats) -> AcceptanceCounts:
-    """The drafts of one reply."""
+    """Counts of one reply's drafts."""
     return AcceptanceCounts(stats.tested, stats.accepted, stats.forecasts, {stats.reason} - {""})
 
 
 async def measure_acceptance(
     settings: PairSettings, environ: Mapping[str, str], prompts: Sequence[Prompt], num_predict: int, note: Note
 ) -> PairAcceptance:
-    """Ask the prompts on the pair's own route, then time the models.
+    """Answer the prompts on the pair's own route, then time the models.
 
     Raises EndpointError and RunError as a reply does, RunError when nothing was drafted.
     """
@@ -83,7 +83,7 @@ async def measure_acceptance(
 
 
 def acceptance_profile(fared: AcceptanceCounts) -> AcceptanceProfile:
-    """What the expectations rest on: by confidence where that is known, else one rate for all."""
+    """The acceptance rate that forecasts use: by the drafter's confidence where that is known, else one rate."""
     if quality := fared.quality:
         chances = (ConfidenceBin(each.predicted, each.seen, each.tested / quality.tested) for each in quality.bins)
         return AcceptanceProfile(tuple(chances), quality.tested)

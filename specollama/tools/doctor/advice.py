@@ -1,4 +1,4 @@
-"""What to change, by what was found: findings in, advice out, nothing asked."""
+"""Turn findings into advice. Pure: it sends no requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNIFIED = {"LLAMA_ARG_KV_UNIFIED": "1", "LLAMA_ARG_CACHE_IDLE_SLOTS": "0"}
 
 
 def known_faults(version: tuple[int, ...], development: bool = False) -> tuple[str, ...]:
-    """What is known to be wrong with a version of Ollama, as far as it concerns drafting and verifying."""
+    """Known faults of a version of Ollama that affect drafting and verifying."""
     if development or not version:
         return ()
     found = {
@@ -30,7 +30,7 @@ def known_faults(version: tuple[int, ...], development: bool = False) -> tuple[s
 
 
 def server_advice(server: ServerFinding) -> Iterator[Advice]:
-    """About a server alone."""
+    """Advice about one server."""
     if server.fault:
         start = "start it (`ollama serve`)" if server.local else "start Ollama there, listening on that address"
         correct = "set OLLAMA_HOST" if server.source == "default" else f"correct {server.source}"
@@ -42,7 +42,7 @@ def server_advice(server: ServerFinding) -> Iterator[Advice]:
 
 
 def give_advice(found: PairFindings) -> list[Advice]:
-    """All that is worth changing for a pair, what prevents speculation first."""
+    """All advice for a pair; advice about what prevents speculation comes first."""
     if found.elsewhere:
         words = f"{found.target} is served by {found.elsewhere}, whose route is scoring"
         lines = (f"specollama pairs show {quote(found.name)} --measure",) if found.name else ()
@@ -126,7 +126,7 @@ def _lanes(found: PairFindings) -> Iterator[Advice]:
 
 
 def _better_lanes(lanes: LanesFinding, server: ServerFinding) -> dict[str, str]:
-    """The variables that would let all rows of a round share a pass."""
+    """Environment variables that let all rows of a round share a pass."""
     slots = {"OLLAMA_NUM_PARALLEL": str(LANES_AT_ONCE)} if lanes.slots < LANES_AT_ONCE / 2 else {}
     switchable = server.engine == "llama-server"
     unified = _UNIFIED if switchable and not lanes.unified else {}
@@ -162,7 +162,7 @@ def _native(found: PairFindings, best: RouteFinding) -> Iterator[Advice]:
 
 
 def _worth_opening(found: PairFindings) -> bool:
-    """Whether its target is on this machine at all."""
+    """Whether the target's server runs on this machine."""
     return found.target_server is not None and found.target_server.local
 
 

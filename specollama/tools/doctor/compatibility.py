@@ -18,7 +18,7 @@ _HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
 
 
 async def with_compatibility(found: PairFindings, pair: Pair, target: ModelInfo, draft: ModelInfo) -> PairFindings:
-    """What was found, and how the models fit. Rendering a chat loads them."""
+    """The findings, with how the models fit each other added. Rendering a chat loads the models."""
     tokenizers = await pair.tokenizers(target, draft)
     split = why_not_split(target, tokenizers.target)
     ours, theirs = await _rendered(target), await _rendered(draft)
@@ -33,7 +33,7 @@ async def with_compatibility(found: PairFindings, pair: Pair, target: ModelInfo,
 
 
 async def _rendered(model: ModelInfo) -> str | None:
-    """A chat as the model's own template writes it; None where its server doesn't tell."""
+    """A chat rendered by the model's own template; None where its server can't render."""
     try:
         return await model.server.render({"model": model.name, **_HELLO})
     except EndpointError:
@@ -62,6 +62,6 @@ async def _delimiters(rendered: str | None, tokenizers: TokenizerMatch, draft: M
 
 
 def unknown_markers(markers: tuple[str, ...], draft: LlamaTokenizer) -> str:
-    """Which of the target's control tokens are mere text for the draft."""
+    """The target's control tokens that the draft tokenizes as ordinary text."""
     unknown = [marker for marker in markers if draft.control_tokens_in(marker) != (marker,)]
     return f"not ones of the draft's: {', '.join(unknown)}" if unknown else "fit"

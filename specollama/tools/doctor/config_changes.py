@@ -1,4 +1,4 @@
-"""What tuning a pair to a machine changes in its configuration. Pure."""
+"""Changes of a pair's configuration that tuning makes. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Change:
 
 
 def config_changes(found: PairFindings, settings: PairSettings) -> list[Change]:
-    """What to write: only what differs from what holds now, and nothing where nothing was learnt of that."""
+    """The changes to write: keys whose measured value differs from the configured one."""
     if why_unchanged(found, settings):
         return []
     best = _chosen(found)
@@ -39,7 +39,7 @@ def config_changes(found: PairFindings, settings: PairSettings) -> list[Change]:
 
 
 def why_unchanged(found: PairFindings, settings: PairSettings) -> str:
-    """Why the pair is better left as it is: nothing was measured for or against its route. "" where something was."""
+    """Why the pair stays unchanged: no measurement concerns its route. "" when one does."""
     known = {route.route: route for route in found.routes}
     if settings.route is Route.NATIVE and _speculates(found) and known[Route.NATIVE].speedup is None:
         return f"native: {known[Route.NATIVE].why}"
@@ -61,13 +61,13 @@ def _chosen(found: PairFindings) -> RouteFinding:
 
 
 def _best(found: PairFindings) -> RouteFinding:
-    """Of the routes that can be taken now."""
+    """The best of the routes that are available now."""
     usable = [route for route in found.routes if route.route is not Route.NATIVE or _speculates(found)]
     return replace(found, routes=tuple(usable)).best
 
 
 def _speculates(found: PairFindings) -> bool:
-    """Whether the engine itself is seen to."""
+    """Whether the native server is known to speculate."""
     return found.native is not None and found.native.running
 
 
@@ -84,7 +84,7 @@ def _why(best: RouteFinding, found: PairFindings) -> str:
 
 
 def cost_changes(before: Mapping[int, float], after: Mapping[int, float]) -> list[str]:
-    """What passes cost now, and cost before where that was known, for some sizes."""
+    """Costs of passes of some sizes now, and before if they were known."""
     sizes = [size for size in (1, 2, 4, 8, 16) if size in after]
     return [f"{size}: {_earlier(before.get(size))}{after[size] * 1000:.0f} ms" for size in sizes]
 

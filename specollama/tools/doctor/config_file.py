@@ -1,4 +1,4 @@
-"""Changes to the configuration file: what was there stays as it was written, its comments and its order."""
+"""Edit the configuration file; comments, order and formatting of the other keys stay."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def read_config(path: Path) -> str:
 
 
 def write_config(path: Path, text: str) -> None:
-    """Put the text in the file's place, whole or not at all, once it is seen to be a valid configuration.
+    """Replace the file atomically, after checking that the text is a valid configuration.
 
     Raises ConfigError where it isn't, RunError where it can't be written.
     """

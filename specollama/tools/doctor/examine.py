@@ -1,4 +1,4 @@
-"""One pair looked at and measured: its servers, whether its models fit, and what each route would bring."""
+"""Examine one pair: its servers, whether its models fit each other, and the expected speedup of each route."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ Note = Callable[[str], None]
 async def examine_pair(
     settings: PairSettings, environ: Mapping[str, str], *, measure: bool = False, note: Note = lambda what: None
 ) -> PairFindings:
-    """Look at a pair, load its models and time them. `measure`: ask real prompts as well, for half a minute.
+    """Load a pair's models and time them. `measure`: also answer real prompts for half a minute.
 
-    `note` is told what is done at the moment.
+    `note` receives each step as a short text.
     """
     found = PairFindings(
         settings.name or "",
@@ -54,7 +54,7 @@ async def examine_pair(
         route=settings.route,
     )
     if isinstance(settings.target, FileRef):
-        return await _of_files(found, settings, environ, measure=measure, note=note)
+        return await _examine_files(found, settings, environ, measure=measure, note=note)
     if settings.target.is_scoring_engine:
         return replace(found, elsewhere=str(settings.target.api))
     async with Pair(settings, environ) as pair:
@@ -69,18 +69,18 @@ async def examine_pair(
         if any(server and server.fault for server in (found.target_server, found.draft_server)):
             return found
         try:
-            return await _of_servers(found, pair, environ, measure=measure, note=note)
+            return await _examine_servers(found, pair, environ, measure=measure, note=note)
         except EndpointError as error:
             return replace(found, faults=(str(error),))
 
 
-async def _of_servers(
+async def _examine_servers(
     found: PairFindings, pair: Pair, environ: Mapping[str, str], *, measure: bool, note: Note
 ) -> PairFindings:
-    """A pair whose servers answer. Raises EndpointError where one fails all the same."""
+    """Examine a pair whose servers answer. Raises EndpointError when a server fails later."""
     settings = pair.settings
     assert isinstance(settings.target, ModelRef)
-    models, missing = await _models(pair, settings)
+    models, missing = await _fetch_models(pair, settings)
     if missing:
         return replace(found, missing=missing)
     target, draft = models[0], models[1] if len(models) > 1 else None
@@ -96,17 +96,21 @@ async def _of_servers(
 
 @dataclass(frozen=True, slots=True)
 class TuningResult:
-    """What was found, and the costs of passes by model: before, and now."""
+    """The findings, and for each model the seconds of a pass by its number of tokens, before and after tuning."""
 
     found: PairFindings
     costs: Mapping[str, tuple[Mapping[int, float], Mapping[int, float]]]
 
 
 async def tune_pair(settings: PairSettings, environ: Mapping[str, str], note: Note) -> TuningResult:
-    """Measure everything anew, and keep it for the replies to come."""
+    """Measure the pair again, and save the measurements for later replies."""
     note("timing passes")
     target = settings.target.model if isinstance(settings.target, ModelRef) else None
-    timed = await _costs_anew(settings, environ) if target is None or _opens(settings, environ, None) else {}
+    timed = (
+        await _remeasure_costs(settings, environ)
+        if target is None or _opens_in_process(settings, environ, None)
+        else {}
+    )
     found = await examine_pair(settings, environ, measure=True, note=note)
     if isinstance(found.lanes, LanesFinding):
         note("timing rounds")
@@ -114,10 +118,10 @@ async def tune_pair(settings: PairSettings, environ: Mapping[str, str], note: No
     return TuningResult(found, timed)
 
 
-async def _costs_anew(
+async def _remeasure_costs(
     settings: PairSettings, environ: Mapping[str, str]
 ) -> dict[str, tuple[Mapping[int, float], Mapping[int, float]]]:
-    """What passes of the pair's models cost in process, before and now; empty where they can't be opened."""
+    """Seconds of the models' passes in process, before and after; empty when the models can't be opened."""
     route = LocalRoute(environ)
     try:
         opened = await route.open_models(replace(settings, route=Route.AUTO), settings.options)
@@ -134,10 +138,10 @@ async def _costs_anew(
         await route.close()
 
 
-async def _of_files(
+async def _examine_files(
     found: PairFindings, settings: PairSettings, environ: Mapping[str, str], *, measure: bool, note: Note
 ) -> PairFindings:
-    """A pair without servers."""
+    """Examine a pair of files, which needs no server."""
     for model in (settings.target, *settings.drafts):
         if isinstance(model, FileRef):
             try:
@@ -161,8 +165,8 @@ async def _with_servers(found: PairFindings, pair: Pair, settings: PairSettings)
     )
 
 
-async def _models(pair: Pair, settings: PairSettings) -> tuple[list[ModelInfo], tuple[str, ...]]:
-    """The target and, where a server has it, the draft; and the names of those that aren't there."""
+async def _fetch_models(pair: Pair, settings: PairSettings) -> tuple[list[ModelInfo], tuple[str, ...]]:
+    """The target and, if a server has it, the draft; and the names of missing models."""
     wanted = [(pair.target_server, settings.target.model)]
     if settings.draft and pair.draft_server:
         wanted.append((pair.draft_server, settings.draft.model))
@@ -178,7 +182,7 @@ async def _models(pair: Pair, settings: PairSettings) -> tuple[list[ModelInfo], 
 async def _with_lanes(
     found: PairFindings, pair: Pair, target: ModelInfo, draft: ModelInfo | None, note: Note
 ) -> PairFindings:
-    """How the models fit, and what the target's server does with rows."""
+    """Add how the models fit, and how the target's server processes several requests at once."""
     if draft is None:
         alone = "prompt lookup drafts alone: `specollama pairs --measure` times the rows of its drafts"
         return replace(found, lanes=alone if pair.settings.uses_lookup_alone else "no draft model is served")
@@ -202,15 +206,15 @@ async def _with_routes(
     measure: bool,
     note: Note,
 ) -> PairFindings:
-    """What passes cost in process, how drafts fare, and what follows for each route."""
+    """Add the costs of passes in process, the acceptance rate, and the forecast of each route."""
     measured: AcceptanceProfile | str = ""
     if measure:
         note("asking real prompts")
-        measured = await _acceptance(settings, environ, target)
+        measured = await _acceptance_or_reason(settings, environ, target)
     note("opening the models in process")
     local, kept = await local_finding(settings, environ, target)
     acceptance = kept or (measured if isinstance(measured, AcceptanceProfile) else ASSUMED_ACCEPTANCE)
-    native = await _native(found, settings, environ) if target else None
+    native = await _native_finding(found, settings, environ) if target else None
     routes = forecast_routes(acceptance, local, found.lanes, native, found.asked_lanes)
     unasked = measured if isinstance(measured, str) else ""
     return replace(found, local=local, native=native, acceptance=acceptance, unasked=unasked, routes=routes)
@@ -219,7 +223,7 @@ async def _with_routes(
 async def local_finding(
     settings: PairSettings, environ: Mapping[str, str], target: ModelInfo | None
 ) -> tuple[LocalFinding | str, AcceptanceProfile | None]:
-    """What the opened pair's passes cost, and how its draft model has fared so far; or why it can't be opened."""
+    """Costs of the pair's passes in process, and its draft's acceptance so far; or why the pair can't be opened."""
     route = LocalRoute(environ)
     try:
         opened = await route.open_models(replace(settings, route=Route.AUTO), settings.options, target)
@@ -241,23 +245,23 @@ async def local_finding(
         await route.close()
 
 
-async def _acceptance(
+async def _acceptance_or_reason(
     settings: PairSettings, environ: Mapping[str, str], target: ModelInfo | None
 ) -> AcceptanceProfile | str:
-    """How the draft fares on the built-in prompts, or why that isn't known, in a line."""
+    """The acceptance rate on the built-in prompts, or one line that says why it isn't known."""
     if not settings.drafts:
         return "the pair has no draft"
     try:
-        return await _accepted(settings, environ, target)
+        return await _measure_acceptance(settings, environ, target)
     except SpecollamaError as error:
         return str(error)
 
 
-async def _accepted(
+async def _measure_acceptance(
     settings: PairSettings, environ: Mapping[str, str], target: ModelInfo | None
 ) -> AcceptanceProfile | str:
-    """In process where that can be: how sure the draft model is of a token is known there, and is kept."""
-    route = Route.LOCAL if _opens(settings, environ, target) else Route.GREEDY
+    """Measured in process if possible: there the draft model's probabilities are known, and they are saved."""
+    route = Route.LOCAL if _opens_in_process(settings, environ, target) else Route.GREEDY
     tested = accepted = 0
     why, began = "", perf_counter()
     async with Pair(settings.with_overrides(route=route, lookahead=_DRAFTED), environ) as pair:
@@ -272,7 +276,7 @@ async def _accepted(
     return constant_rate(accepted / tested, tested) if tested else "; ".join(filter(None, ["nothing was drafted", why]))
 
 
-def _opens(settings: PairSettings, environ: Mapping[str, str], target: ModelInfo | None) -> bool:
+def _opens_in_process(settings: PairSettings, environ: Mapping[str, str], target: ModelInfo | None) -> bool:
     try:
         found = target_file(replace(settings, route=Route.AUTO), environ, target.digest if target else "")
     except RunError:
@@ -280,7 +284,7 @@ def _opens(settings: PairSettings, environ: Mapping[str, str], target: ModelInfo
     return isinstance(found, Path)
 
 
-async def _native(found: PairFindings, settings: PairSettings, environ: Mapping[str, str]) -> NativeFinding:
+async def _native_finding(found: PairFindings, settings: PairSettings, environ: Mapping[str, str]) -> NativeFinding:
     """Whether the pair's native server speculates, or one can be set up."""
     url = settings.native.url
     if isinstance(found.lanes, LanesFinding) and found.lanes.itself:

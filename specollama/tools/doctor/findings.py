@@ -1,4 +1,4 @@
-"""What was found of servers and pairs: values alone, in seconds and bytes."""
+"""Findings about servers and pairs, as plain values: times in seconds, sizes in bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class ServerFinding:
-    """A server. `source`: where its address was set. `fault`: why it can't be asked; "" when it can."""
+    """A server. `source`: where its address was set. `fault`: why it doesn't answer; "" when it answers."""
 
     url: str
     source: str
@@ -41,7 +41,7 @@ class ServerFinding:
 
 @dataclass(frozen=True, slots=True)
 class LanesFinding:
-    """What a target's server was measured at, both models loaded.
+    """Measurements of a target's server, with both models loaded.
 
     `rows` are seconds by requests for one token each, sent at once, of as many lengths. `unified`: rows of unequal
     lengths share passes; None where no two requests run at once. `keeps`: a prompt asked for again isn't read again.
@@ -63,7 +63,7 @@ class LanesFinding:
 
 @dataclass(frozen=True, slots=True)
 class LocalFinding:
-    """What the models cost in process. `passes`: of the target, by tokens.
+    """Costs of the models in process. `passes`: seconds of a pass of the target, by its number of tokens.
 
     `draft_step`: a token of the draft model as it is opened, which may be a quicker copy; `file_step`: of the file
     itself, which an engine of its own would take.
@@ -89,7 +89,7 @@ class NativeFinding:
 
 @dataclass(frozen=True, slots=True)
 class RouteFinding:
-    """What a route can be expected to bring. `speedup` over plain; None where it isn't known, for the reason `why`.
+    """Forecast of a route. `speedup` over plain; None where it isn't known, and then `why` says the reason.
 
     `lookahead`: tokens in a round at most; `threshold`: how sure the drafter has to be of each.
     """
@@ -103,7 +103,7 @@ class RouteFinding:
 
 @dataclass(frozen=True, slots=True)
 class PairFindings:
-    """All that was found of a pair. A text in the place of a finding says why there is none.
+    """All findings about a pair. A text in the place of a finding says why there is none.
 
     `faults`: why it can't be speculated at all. `tokenizers`, `templates`, `delimiters` and `thinking` are "same" or
     "fits", or say what differs.

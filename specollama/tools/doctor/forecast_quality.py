@@ -25,7 +25,7 @@ class CalibrationBin:
 
 @dataclass(frozen=True, slots=True)
 class ForecastQuality:
-    """Forecasts of one kind of text, weighed.
+    """Calibration of the forecasts of one category.
 
     `brier`: the mean square of what they were off (Brier 1950), 0 at best. `constant`: what it is of someone who knows
     only the acceptance rate and always says that; a forecast that isn't below tells nothing about single tokens.
@@ -56,7 +56,7 @@ def score_forecasts(forecasts: Sequence[Forecast]) -> ForecastQuality | None:
 
 
 def _bins(forecasts: Sequence[Forecast]) -> Iterator[CalibrationBin]:
-    """The bins that hold any; 0 is in the first."""
+    """The bins that have forecasts; a forecast of 0 is in the first bin."""
     for above, to in pairwise(BIN_EDGES):
         inside = [one for one in forecasts if above < one.probability <= to or one.probability == above == 0]
         if inside:

@@ -24,7 +24,7 @@ _TELLING = ("model", "pre", "bos_token_id", "eos_token_id", "add_bos_token")
 async def installed_pairs(
     endpoints: Sequence[Endpoint], environ: Mapping[str, str]
 ) -> tuple[list[InstalledModel], list[Suggestion], list[str]]:
-    """What is installed, the pairs among it with their tokenizers compared, and a line for each server that is down."""
+    """The installed models, the pairs among them with compared tokenizers, and a line for each server that is down."""
     async with AsyncExitStack() as stack:
         known, faults = dict[InstalledModel, ModelInfo](), list[str]()
         for endpoint in endpoints:

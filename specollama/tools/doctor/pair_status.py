@@ -1,4 +1,4 @@
-"""What can be said of a configured pair without answering anything."""
+"""Status of a configured pair, found without generating a reply."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _GREEDY = SamplingOptions(temperature=0)
 
 @dataclass(frozen=True, slots=True)
 class ModelFinding:
-    """One model of a pair. `server`: what serves it, by name, and `engine` what runs it there.
+    """One model of a pair. `server`: the name of the server's software; `engine`: the engine that runs the model there.
 
     `fault`: why it can't be used; "" when it can.
     """
@@ -68,7 +68,7 @@ class PairFinding:
 
 
 async def pair_status(settings: PairSettings, environ: Mapping[str, str], *, measure: bool = False) -> PairFinding:
-    """Look at a pair. With `measure` its models are loaded and timed, also if that was done before."""
+    """Examine a pair. With `measure` its models are loaded and timed, even if an earlier measurement is saved."""
     name = settings.name or ""
     if isinstance(settings.target, FileRef):
         return _of_files(name, settings, settings.target)
@@ -106,14 +106,14 @@ async def pair_status(settings: PairSettings, environ: Mapping[str, str], *, mea
 
 
 def tokenizers_text(tokenizers: TokenizerMatch) -> str:
-    """How the tokenizers compare, in words."""
+    """The comparison of the tokenizers as text."""
     if tokenizers.difference:
         return f"different, drafts are put into the target's tokens: {tokenizers.difference}"
     return "same" if tokenizers.same else tokenizers.why_not_exact
 
 
 def _of_files(name: str, settings: PairSettings, target: FileRef) -> PairFinding:
-    """A pair without servers."""
+    """Status of a pair of files, which needs no server."""
     found = [_file(model.path) for model in (target, *settings.drafts) if isinstance(model, FileRef)]
     fault = next((each.fault for each in found if each.fault), "")
     route, reason = ("none", fault) if fault else ("local", f"opened in process: {target.path}")
@@ -170,7 +170,7 @@ def _file(path: Path) -> ModelFinding:
 
 
 def _local(settings: PairSettings, environ: Mapping[str, str], target: ModelInfo | None) -> tuple[str, str] | None:
-    """The route local and where the weights are; None where it isn't taken."""
+    """The route local and the path of the weights; None when another route is taken."""
     if target is None or settings.route not in (Route.AUTO, Route.LOCAL):
         return None
     try:
@@ -181,7 +181,7 @@ def _local(settings: PairSettings, environ: Mapping[str, str], target: ModelInfo
 
 
 def _unusable(name: str, target: ModelFinding, draft: ModelFinding | None, reason: str) -> PairFinding:
-    """Without its draft a pair runs plain; without its target it doesn't run."""
+    """Status of a pair with a missing model: without its draft it runs plain, without its target it doesn't run."""
     route = "none" if target.fault else str(Route.PLAIN)
     return PairFinding(name, target, draft, slots=None, tokenizers="not known", route=route, reason=reason)
 
@@ -206,7 +206,7 @@ async def _look(server: OllamaServer, model: str) -> tuple[ModelFinding, ModelIn
 
 
 def requests_of(settings: PairSettings, model: ModelInfo, target: ModelInfo) -> RequestTemplate:
-    """What a model of the pair is asked where no request says more; sampled as the target is."""
+    """Default requests to a model of the pair, with the target's sampling options."""
     return request_template(model, ReplyContext(settings, ChatInput([]), target))
 
 

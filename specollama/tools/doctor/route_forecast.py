@@ -1,4 +1,4 @@
-"""What each route of a pair can be expected to bring, by what was measured. Pure."""
+"""Forecast the speedup of each route of a pair from its measurements. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from specollama.tools.doctor.findings import LanesFinding, LocalFinding, NativeF
 from specollama.tools.native_server import N_MAX, P_MIN
 
 ASSUMED_ACCEPTANCE = constant_rate(0.8)
-"""Of a draft of the target's family, before anything is known of it."""
+"""Acceptance rate assumed for a draft of the target's family before any measurement."""
 
 
 def forecast_routes(
@@ -48,7 +48,7 @@ def _native(acceptance: AcceptanceProfile, local: LocalFinding | str, native: Na
 
 
 def _lanes(acceptance: AcceptanceProfile, lanes: LanesFinding | str, asked: int) -> RouteFinding:
-    """The best length, also where that is slower than plain: how much slower is worth knowing."""
+    """The best lookahead, also when it is slower than plain, so that the slowdown can be shown."""
     if isinstance(lanes, str):
         return RouteFinding(Route.LANES, None, lanes)
     if obstacle := why_not_rows(lanes):
@@ -65,7 +65,7 @@ def _lanes(acceptance: AcceptanceProfile, lanes: LanesFinding | str, asked: int)
 
 
 def why_not_rows(lanes: LanesFinding) -> str:
-    """Why rows can't be asked for; "" when they can."""
+    """Why the server can't process rows; "" when it can."""
     if not lanes.logprobs:
         return "the server gives no log-probabilities"
     if lanes.itself:

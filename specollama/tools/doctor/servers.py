@@ -1,4 +1,4 @@
-"""What a server says of itself, and how far away it is."""
+"""Inspect a server: its version, engine, models and round-trip time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specollama.tools.native_server import MIN_VERSION
 
 
 async def inspect_server(server: OllamaServer, endpoint: Endpoint) -> ServerFinding:
-    """Asks nothing that loads a model."""
+    """Inspect a server without loading a model."""
     here = loopback_port(endpoint.url) is not None
     try:
         version = await server.version()

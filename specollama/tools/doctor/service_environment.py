@@ -43,7 +43,7 @@ def likely_local_service() -> Service:
 
 
 def service_lines(service: Service, environment: Environment) -> tuple[str, ...]:
-    """What to type or to write, in order."""
+    """The commands and the lines to write, in order."""
     return _FORMS[service](environment)
 
 

@@ -1,4 +1,4 @@
-"""What a target's server does with rows, timed: how many at once, whether they share passes, what it keeps."""
+"""Benchmark of a server's slots: requests processed at once, whether they share passes and reuse the KV cache."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ _WORDS = [f" {word}" for word in _STORY.split()]
 async def measure_slots(
     target: RequestTemplate, target_model: ModelInfo, draft: RequestTemplate, draft_model: ModelInfo
 ) -> LanesFinding:
-    """Load both models and time them; some seconds. Raises EndpointError, TimeoutError after LIMIT."""
+    """Load both models and time them, which takes some seconds. Raises EndpointError, and TimeoutError after LIMIT."""
     async with asyncio.timeout(LIMIT):
         for requests, model in ((target, target_model), (draft, draft_model)):
             await model.server.generate(requests.load_only())
-        draft_step, draft_overhead = await _drafting(draft, draft_model)
+        draft_step, draft_overhead = await _draft_costs(draft, draft_model)
         await target_model.server.generate(target.raw("".join(_WORDS), num_predict=2, seed=0))  # all of it into memory
         alone = [
             await target_model.server.generate(target.raw("".join(_WORDS[:20]), num_predict=12, seed=0))
             for _ in range(_TIMES)
         ]
-        keeps = await _keeps(target, target_model)
-        rows, slots, reading = await _rounds(target, target_model)
+        keeps = await _keeps_prompts(target, target_model)
+        rows, slots, reading = await _time_rounds(target, target_model)
         told = bool(alone[0].logprobs)
         return LanesFinding(
             step=min(map(decode_seconds_per_token, alone)),
             reading=reading,
             rows=rows,
             slots=slots,
-            unified=await _shares(target, target_model, slots),
+            unified=await _rows_share_a_pass(target, target_model, slots),
             keeps=keeps,
             resident=await is_loaded(target_model) and await is_loaded(draft_model),
             logprobs=told,
@@ -69,8 +69,8 @@ async def measure_slots(
         )
 
 
-async def _drafting(requests: RequestTemplate, model: ModelInfo) -> tuple[float, float]:
-    """Seconds of a drafted token, and of a request for any."""
+async def _draft_costs(requests: RequestTemplate, model: ModelInfo) -> tuple[float, float]:
+    """Seconds for one drafted token, and the fixed seconds of a request."""
     prompt = "".join(_WORDS[:20])
     took: dict[int, list[float]] = {1: [], _DRAFT: []}
     more = _DRAFT - 1
@@ -84,33 +84,35 @@ async def _drafting(requests: RequestTemplate, model: ModelInfo) -> tuple[float,
     return step, max(0.0, one - step)
 
 
-async def _keeps(requests: RequestTemplate, model: ModelInfo) -> bool:
-    """Whether a prompt that was read is still there for the next request."""
+async def _keeps_prompts(requests: RequestTemplate, model: ModelInfo) -> bool:
+    """Whether the next request reuses the KV cache of an equal prompt."""
     prompt = "".join([*_WORDS, *reversed(_WORDS)])
     replies = [await model.server.generate(requests.raw(prompt, num_predict=1, seed=0)) for _ in range(2)]
     first, again = ((reply.prompt_eval_duration or 0) / 1e9 for reply in replies)
     return first < _SHORT or again < _READ_AGAIN * first
 
 
-async def _rounds(requests: RequestTemplate, model: ModelInfo) -> tuple[dict[int, float], int, float]:
-    """Seconds by rows of a round, requests seen to be worked on at once, and seconds of a token that is read."""
+async def _time_rounds(requests: RequestTemplate, model: ModelInfo) -> tuple[dict[int, float], int, float]:
+    """Seconds of a round by its rows, requests processed at once, and seconds to prefill one token."""
     took, seen, reading = dict[int, float](), 1, 0.0
     for count in COUNTS:
         begins = [10 + round(number * _ACCEPTED * count) for number in range(_ROUNDS + 1)]
-        reading = max(reading, prefill_seconds_per_token(await rows_at_once(requests, model, _round(begins[0], count))))
-        rounds = [await timed(rows_at_once(requests, model, _round(begin, count))) for begin in begins[1:]]
+        reading = max(
+            reading, prefill_seconds_per_token(await rows_at_once(requests, model, _round_prompts(begins[0], count)))
+        )
+        rounds = [await timed(rows_at_once(requests, model, _round_prompts(begin, count))) for begin in begins[1:]]
         took[count] = min(seconds for seconds, _ in rounds)
         seen = max(seen, min(count_slots(replies) for _, replies in rounds))  # what was seen every time
     return took, seen, reading
 
 
-def _round(begin: int, count: int) -> list[str]:
-    """The prompts of a round's rows, after so many words."""
+def _round_prompts(begin: int, count: int) -> list[str]:
+    """The prompts of a round with `count` rows; the first prompt has `begin` words."""
     return ["".join(_WORDS[: begin + drafted]) for drafted in range(count)]
 
 
-async def _shares(requests: RequestTemplate, model: ModelInfo, lanes: int) -> bool | None:
-    """Whether rows that have unequally much to read share a pass: against a single row that reads as much in one.
+async def _rows_share_a_pass(requests: RequestTemplate, model: ModelInfo, lanes: int) -> bool | None:
+    """Whether rows with unequal prefill lengths share a pass, compared with one row that prefills as many tokens.
 
     None where no two requests run at once. Each row has a text of its own, so that it comes to the slot that holds its
     beginning. Long and short ones in turn, since a split cache puts neighbours of one length into a pass. The first
@@ -119,14 +121,14 @@ async def _shares(requests: RequestTemplate, model: ModelInfo, lanes: int) -> bo
     if lanes < 2:
         return None
     more = [3 - 2 * (lane % 2) for lane in range(lanes)]
-    together = min([await _own(requests, model, more) for _ in range(_REPEATS)])
-    alone = min([await _own(requests, model, [sum(more)]) for _ in range(_REPEATS)])
-    first = min([await _own(requests, model, [1]) for _ in range(_REPEATS)])
+    together = min([await _time_own_rows(requests, model, more) for _ in range(_REPEATS)])
+    alone = min([await _time_own_rows(requests, model, [sum(more)]) for _ in range(_REPEATS)])
+    first = min([await _time_own_rows(requests, model, [1]) for _ in range(_REPEATS)])
     return together < _SHARED * (alone + first)
 
 
-async def _own(requests: RequestTemplate, model: ModelInfo, more: Sequence[int]) -> float:
-    """Seconds of a row for each lane, which has so many words to read after what its slot holds."""
+async def _time_own_rows(requests: RequestTemplate, model: ModelInfo, more: Sequence[int]) -> float:
+    """Seconds for one row a lane, where lane i prefills `more[i]` words beyond its slot's KV cache."""
     texts = [_WORDS[3 * lane : 3 * lane + 12] for lane in range(len(more))]
     await rows_at_once(requests, model, ["".join(text) for text in texts])
     longer = ["".join([*text, *_WORDS[40 : 40 + words]]) for text, words in zip(texts, more, strict=True)]
@@ -137,7 +139,7 @@ async def _own(requests: RequestTemplate, model: ModelInfo, more: Sequence[int])
 async def slots_or_reason(
     target: RequestTemplate, target_model: ModelInfo, draft: RequestTemplate, draft_model: ModelInfo
 ) -> LanesFinding | str:
-    """What was measured, or why nothing was, in a line."""
+    """The measurements, or one line that says why there are none."""
     try:
         return await measure_slots(target, target_model, draft, draft_model)
     except TimeoutError:

@@ -72,7 +72,7 @@ def candidates(models: Sequence[InstalledModel]) -> list[Suggestion]:
 def make_suggestion(
     target: InstalledModel, draft: InstalledModel, *, same: bool = True, tokenizers: str = ""
 ) -> Suggestion:
-    """The pair, and what it may gain: a step takes as long as its weights take to read, so that sizes tell."""
+    """The pair and its expected speedup: a decode step takes as long as reading the weights, so sizes predict it."""
     acceptance = constant_rate(_SAME if same else _OTHER)
     gained = best_round(CostCurve(dict(_SHAPE)), draft.size / target.size, acceptance).speedup
     return Suggestion(target, draft, gained, tokenizers or "look the same")
@@ -92,7 +92,7 @@ def suggest_pulls(models: Sequence[InstalledModel], pairs: Sequence[Suggestion])
 
 
 def best_of_each(pairs: Sequence[Suggestion]) -> list[Suggestion]:
-    """The first of each target."""
+    """The first pair of each target."""
     found: dict[tuple[str, str], Suggestion] = {}
     for pair in pairs:
         found.setdefault((pair.target.name, pair.target.url), pair)

@@ -1,4 +1,4 @@
-"""What was found of a pair, in lines for people. Pure."""
+"""Findings about a pair as lines of text. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _place(on_gpu: float | None) -> str:
 
 
 def pair_lines(found: PairFindings) -> Iterator[tuple[str, str]]:
-    """Names and what there is to say."""
+    """Label and text of each line."""
     for role, model, server in (
         ("target", found.target, found.target_server),
         ("draft", found.draft, found.draft_server),

@@ -1,4 +1,4 @@
-"""What has to be known of a pair's models before another engine can be told to run them."""
+"""Facts about a pair's models that another engine's command line needs."""
 
 from __future__ import annotations
 

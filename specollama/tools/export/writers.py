@@ -20,7 +20,7 @@ _NOT_COMPARED = "the vocabularies weren't compared: one of them isn't known here
 
 
 class ExportEngine(StrEnum):
-    """What a pair can be exported to."""
+    """Engines to which a pair can be exported."""
 
     VLLM = "vllm"
     SGLANG = "sglang"
@@ -31,7 +31,7 @@ class ExportEngine(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """The pair, and what is asked of it.
+    """The pair and the options of the export.
 
     `tokens`: drafted in a round; None: as the engine's own examples have it. `native`: the URL of an Ollama that is to
     serve this pair alone.
@@ -156,7 +156,7 @@ _WRITERS: dict[ExportEngine, Callable[[ExportRequest], dict[str, str]]] = {
 
 
 def _checked(wanted: ExportRequest, check: Callable[[], None]) -> list[str]:
-    """What is to be said where the vocabularies can't be looked at."""
+    """Warning for vocabularies that can't be compared."""
     if both_known(wanted.target, wanted.draft):
         check()
         return []

@@ -49,7 +49,7 @@ def begin_run(
 
 
 def check_same_pair(run: ReviewRun, settings: PairSettings) -> None:
-    """Raises UsageError naming what of the pair isn't as it was when the run began."""
+    """Raises UsageError naming the settings of the pair that changed since the run began."""
     told = describe_pair(settings)
     then = run.state.opened.settings if run.state.opened else told
     for name, value in told.items():
@@ -63,7 +63,7 @@ def _refuse(run: ReviewRun, why: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The items of a run that have no reply yet. `advance` is told of each that was tried, by its id."""
+    """The items of a run that have no reply yet. `advance` receives the id of each item after its attempt."""
 
     run: ReviewRun
     who: str
@@ -72,7 +72,7 @@ class Batch:
     advance: Callable[[str], None]
 
     async def answer_all(self, concurrency: int) -> None:
-        """Answer what isn't answered, so many at once; what failed before is tried once more.
+        """Answer the unanswered items, several at once; items that failed before are tried once more.
 
         Raises what would stop every item (no server, no model); other faults are an item's own, and written.
         """

@@ -99,7 +99,7 @@ def _chain_faults(whole: Sequence[bytes]) -> Iterator[str]:
 
 
 def _place(raw: bytes) -> tuple[object, object]:
-    """What a line says it follows, and which it is."""
+    """The hash of the previous line that a line states, and the line's own number."""
     try:
         line = json.loads(raw)
         return line["prev"], line["n"]

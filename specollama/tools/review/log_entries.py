@@ -1,4 +1,4 @@
-"""What a run's log holds, entry by entry: all that is known of a run follows from these."""
+"""The entries of a run's log. The whole state of a run follows from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Entry(BaseModel):
 
 
 class PairCall(Entry):
-    """How the pair was named: what it takes to open it once more."""
+    """How the command named the pair, so that it can be opened again."""
 
     pair: str | None = None
     target: str | None = None

@@ -1,4 +1,4 @@
-"""What a batch asks: a JSON object a line."""
+"""Prompts of a batch: one JSON object a line."""
 
 from __future__ import annotations
 

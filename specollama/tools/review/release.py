@@ -1,4 +1,4 @@
-"""What leaves a run: the approved texts, each once, into a file or through a command.
+"""Release the approved texts of a run, each once, into a file or through a command.
 
 An intent is written before each step and the outcome after it, so that a crash in between is seen. For the file the
 rest can be told from what is there; for a command it can't, and it is never run again unless a person says so.
@@ -32,7 +32,7 @@ _KEPT = 4096  # characters of what a command prints, at the end
 
 
 def item_object(item: ReviewItem) -> dict[str, Any]:
-    """What goes out of an item."""
+    """The part of an item that is released."""
     return {
         "id": item.id,
         "text": item.text,
@@ -44,7 +44,7 @@ def item_object(item: ReviewItem) -> dict[str, Any]:
 
 
 def refuse_undecided(run: ReviewRun) -> None:
-    """Raises UsageError while there are items that nobody can say yet whether they go out."""
+    """Raises UsageError while items are undecided."""
     undecided = run.state.with_status(ItemStatus.WAITING, ItemStatus.FAILED, ItemStatus.OPEN)
     if not undecided:
         return
@@ -151,7 +151,7 @@ def _appear(draft: Path, file: Path, sha256: str) -> None:
 
 
 def _leaving(draft: Path) -> Path:
-    """What the draft is called while the file gets its name."""
+    """Name of the draft while it is being moved to its final name."""
     return draft.with_name(f"{draft.name}.leaving")
 
 

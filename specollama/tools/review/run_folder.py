@@ -139,7 +139,7 @@ def _state(folder: Path, found: hash_chain.ChainReading) -> RunState:
 
 
 def _settle(folder: Path, found: hash_chain.ChainReading) -> None:
-    """Cut off what is there of a line that a killed process didn't finish; one that is whole stays."""
+    """Cut off an unfinished last line, which a killed process leaves; a complete line stays."""
     if found.torn:
         with (folder / LOG).open("r+b") as log:
             log.truncate(log.seek(0, os.SEEK_END) - found.torn)

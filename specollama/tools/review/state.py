@@ -1,4 +1,4 @@
-"""The state of a run: a fold over its log. What an entry may not do is refused here, before it is written.
+"""The state of a run: a fold over its log. A forbidden entry is refused here, before it is written.
 
 Decisions bind to the digest of a text. A text is approved when enough different reviewers approve exactly it and nobody
 rejects it; another text, edited or regenerated, begins without decisions.
@@ -34,11 +34,11 @@ from specollama.tools.review.log_entries import (
 
 
 class EntryRefused(UsageError):
-    """The entry doesn't fit what is known of the run; nothing was written."""
+    """The entry contradicts the state of the run; nothing was written."""
 
 
 class ItemStatus(StrEnum):
-    """Where an item stands."""
+    """Status of an item."""
 
     WAITING = "waiting"  # no reply yet
     FAILED = "failed"  # no reply: it was tried
@@ -48,7 +48,7 @@ class ItemStatus(StrEnum):
 
 
 class CommandStatus(StrEnum):
-    """What became of an item's outbound command."""
+    """Outcome of an item's outbound command."""
 
     NOT_RUN = "not run"
     UNKNOWN = "unknown"  # it was begun, and no result was written
@@ -244,7 +244,7 @@ def _unless(sound: bool, fault: str) -> None:
 
 
 def reviewer_identity(reviewer: str) -> str:
-    """What reviewers are told apart by: case, white space and the form of a letter don't make another person."""
+    """Key that identifies a reviewer: case, white space and Unicode form are ignored."""
     return " ".join(unicodedata.normalize("NFKC", reviewer).casefold().split())
 
 

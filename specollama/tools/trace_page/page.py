@@ -37,7 +37,7 @@ class RoundBlock:
 
 
 def round_blocks(rounds: list[RoundLine]) -> list[RoundBlock]:
-    """Where the rounds lie. Waiting is what lies between two of them: the target writing alone, or other work."""
+    """The rounds over time. A gap between two rounds is the target decoding alone, or other work."""
     found, before = [], max(0, rounds[0].at - rounds[0].scoring - rounds[0].drafting) if rounds else 0
     for line in rounds:
         scoring = max(before, line.at - line.scoring)

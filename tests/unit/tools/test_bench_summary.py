@@ -148,7 +148,7 @@ def difference(gap: float, bound: GapDrift) -> bool | None:
     plain = timed([(10, told("It ")), (20, told("is "))], 30, tokens=3)
     side = timed([(10, told("It ", 1)), (20, told("was ", 2, a=-1.0, b=-1.0 - gap))], 30, tokens=3)
     pair = [Measurement("plain", "a", "code", 0, plain), Measurement("lanes", "a", "code", 0, side)]
-    [found] = figures(*pair, movements={"lanes": bound}).differences
+    [found] = figures(*pair, gap_drifts={"lanes": bound}).differences
     assert found.offset == 3
     assert found.gap == pytest.approx(gap)
     return found.near_tie
@@ -165,7 +165,7 @@ def test_where_the_side_tells_no_gap_that_of_plain_is_taken() -> None:
     side = timed([(10, told("It ", 1)), (20, told("was ", 2))], 30, tokens=3)
     pair = [Measurement("plain", "a", "code", 0, plain), Measurement("lanes", "a", "code", 0, side)]
 
-    [found] = figures(*pair, told={"a": plain.reply}).differences
+    [found] = figures(*pair, plain_replies={"a": plain.reply}).differences
     assert (found.gap, found.near_tie) == (pytest.approx(0.01), True)
     [unknown] = figures(*pair).differences
     assert (unknown.gap, unknown.near_tie) == (None, None)
@@ -177,7 +177,7 @@ def test_where_one_token_begins_like_another_the_gap_is_that_of_these_two() -> N
         [(10, told("so", 1)), (20, told(":", 2, a=-0.7, b=-0.72)), (30, told("2", 2, a=0, b=-5))], 40, tokens=4
     )
     pair = [Measurement("plain", "a", "code", 0, plain), Measurement("lanes", "a", "code", 0, side)]
-    [found] = figures(*pair, told={"a": plain.reply}).differences
+    [found] = figures(*pair, plain_replies={"a": plain.reply}).differences
     assert (found.offset, found.gap) == (3, pytest.approx(0.02))
 
 
@@ -185,7 +185,7 @@ def test_where_one_reply_ended_the_gap_is_not_known() -> None:
     plain = timed([(10, told("It ", a=-0.7, b=-0.71)), (20, told("is "))], 30, tokens=3)
     side = timed([(10, told("It ", 1, a=-0.7, b=-0.71))], 30, tokens=2)
     pair = [Measurement("plain", "a", "code", 0, plain), Measurement("lanes", "a", "code", 0, side)]
-    [found] = figures(*pair, told={"a": plain.reply}).differences
+    [found] = figures(*pair, plain_replies={"a": plain.reply}).differences
     assert (found.offset, found.gap) == (3, None)
 
 
