@@ -39,7 +39,7 @@ PROMPTS = (
     "Write the word naïve three times.",
 )
 
-ON = "speculation: on (lanes, lookahead 4)"
+ON = "speculation: on (lanes, lookahead 4; near-ties: gaps below 0.08 (F32))"
 UNSENDABLE = "speculation: off (the text can't be sent again as it was sampled)"
 
 WRITES = (*"thean wisor", "the", " the", "an", b"\xc3", b"\xe2")

@@ -165,7 +165,7 @@ async def statuses(settings: PairSettings, **options: Any) -> list[str]:
 
 
 async def test_the_status_is_one_line_either_way(pair_settings: Pairs) -> None:
-    assert await statuses(pair_settings()) == ["speculation: on (lanes, lookahead 4)"]
+    assert await statuses(pair_settings()) == ["speculation: on (lanes, lookahead 4; near-ties: gaps below 0.08 (F32))"]
     assert await statuses(pair_settings(lookahead=0)) == ["speculation: off (lookahead is 0)"]
 
 

@@ -45,9 +45,10 @@ url = "http://127.0.0.1:9"
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Path:
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "specollama.toml"
     file.write_text(CONFIG)
+    monkeypatch.setenv("SPECOLLAMA_CONFIG", str(file))
     return file
 
 

@@ -194,7 +194,7 @@ async def test_a_token_that_ends_a_reply_is_not_drafted_though_it_has_a_text(big
     """In some files such a token isn't marked as a control token, and prints."""
 
     class Ending:
-        def ends(self, token: int) -> bool:
+        def is_end(self, token: int) -> bool:
             return token == bigrams.vocabulary.id_by_text["b"] or bigrams.vocabulary.is_end(token)
 
         def __getattr__(self, name: str) -> object:
@@ -252,7 +252,7 @@ async def test_a_drafted_text_is_scored_as_far_as_the_targets_tokens_spell_it(bi
         def __init__(self, add: str) -> None:
             self._add = add
 
-        def within(self, text: str) -> list[int]:
+        def encode_fragment(self, text: str) -> list[int]:
             return bigrams.vocabulary.encode_fragment(self._add + text)
 
         def __getattr__(self, name: str) -> object:

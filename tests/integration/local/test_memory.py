@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 from specollama.config.settings import FileRef, PairSettings
-from specollama.pairs.request import Conversation
+from specollama.pairs.request import ChatInput
 from specollama.pairs.pair import Pair
 from specollama.backends.ollama.schema import Message
 
@@ -28,7 +28,7 @@ async def main(target, draft, context):
     drafts = (FileRef(Path(draft)),)
     settings = PairSettings(None, FileRef(Path(target)), drafts, options=options, requantize=False, lookahead=4)
     async with Pair(settings, {}) as pair:
-        said = Conversation([Message(role="user", content="Count from one to fifty. " * 8)])
+        said = ChatInput([Message(role="user", content="Count from one to fifty. " * 8)])
         async with aclosing(pair.reply(said)) as events:
             async for event in events:
                 pass
