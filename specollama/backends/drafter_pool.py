@@ -1,4 +1,4 @@
-"""Several drafters for one reply: in each round the one with the largest expected gain drafts."""
+"""Combines several drafters for one reply: each round uses the one with the highest expected gain."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from specollama.spec_decode.interfaces import Drafter
 from specollama.spec_decode.planner import Planner
 from specollama.spec_decode.types import Draft, VerifyResult
 
-_TOKENS_PER_REQUEST = 8  # tokens: once asked for, they are drafted whatever their worth
+_TOKENS_PER_REQUEST = 8  # tokens: a request can't stop early when confidence falls
 
 
 class DraftModel(Protocol):
@@ -21,7 +21,7 @@ class DraftModel(Protocol):
     name: str
 
     def uncached_tokens(self, text: str) -> int:
-        """Tokens of the text that the model would have to prefill."""
+        """Tokens of the text that are not in its KV cache."""
         ...
 
     async def propose(self, text: str, count: int) -> Draft: ...
@@ -30,7 +30,7 @@ class DraftModel(Protocol):
 
 
 class ServedDraftModel:
-    """A draft model that a server runs: a few tokens a request. Its prefill isn't known here."""
+    """A draft model on a server: drafts a few tokens per request. Its prefill cost is unknown and taken as 0."""
 
     def __init__(self, name: str, drafter: Drafter) -> None:
         self.name = name
@@ -50,7 +50,7 @@ class ServedDraftModel:
 
 
 class LookupThenModel:
-    """Prompt lookup's proposal, or a draft of the model where lookup finds nothing."""
+    """Drafts by prompt lookup; if lookup finds nothing, by the model, if there is one."""
 
     def __init__(self, lookup: Drafter, model: Drafter | None) -> None:
         self._lookup = lookup
@@ -67,19 +67,19 @@ class LookupThenModel:
 
 
 class DrafterPool:
-    """Chooses between prompt lookup and the draft models by expected gain."""
+    """Chooses between prompt lookup and the best model by the expected gain of their drafts."""
 
     def __init__(self, lookup: LookupDrafter | None, models: Sequence[DraftModel], planner: Planner) -> None:
         self._lookup = lookup
         self._models = {model.name: model for model in models}
         self._planner = planner
-        self._found = Draft()  # by lookup, and not taken
+        self._found = Draft()  # lookup's draft, if a model's draft was used instead
 
     async def propose(self, text: str, count: int) -> Draft:
         found = await self._lookup.propose(text, count) if self._lookup else Draft()
-        hoped = self._planner.net_gain(found) if found.tokens else 0.0
+        lookup_gain = self._planner.net_gain(found) if found.tokens else 0.0
         unread = {name: model.uncached_tokens(text) for name, model in self._models.items()}
-        chosen = self._planner.pick_drafter(unread, instead=hoped)
+        chosen = self._planner.pick_drafter(unread, instead=lookup_gain)
         self._found = found if chosen else Draft()
         return await self._models[chosen].propose(text, count) if chosen else found
 

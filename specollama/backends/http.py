@@ -1,4 +1,4 @@
-"""What requests to any server share: certificates, time limits, errors, and sending in order."""
+"""Shared by all HTTP clients: certificates, timeouts, error mapping, and sending requests in order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IDLE_TIMEOUT = 300.0  # seconds without a byte: a large model may take minutes t
 
 @contextmanager
 def map_httpx_errors(url: str, source: str, advice: str) -> Iterator[None]:
-    """httpx's errors as EndpointErrors, the most telling first. `advice`: what to do when there is no connection."""
+    """Turn httpx's errors into EndpointErrors. `advice`: what the user can do if there is no connection."""
     where = f"{url}{f' (from {source})' if source else ''}"
     try:
         yield
@@ -40,9 +40,9 @@ def map_httpx_errors(url: str, source: str, advice: str) -> Iterator[None]:
 
 
 async def send_in_order(requests: Iterable[Callable[[asyncio.Event], Coroutine[Any, Any, _Result]]]) -> list[_Result]:
-    """The results of requests that run at once but are sent one after another: httpx sends them in any order.
+    """Run requests concurrently, but send them one after another, because httpx doesn't guarantee an order.
 
-    Each is given the event to set once it is sent. The first exception is raised, and the others are ended.
+    Each request gets an event to set once it is sent. The first exception cancels the other requests and is raised.
     """
     tasks: list[asyncio.Task[_Result]] = []
     try:
@@ -59,7 +59,7 @@ async def send_in_order(requests: Iterable[Callable[[asyncio.Event], Coroutine[A
 
 
 def root_cause(error: BaseException) -> str:
-    """What the operating system said, deep down in httpx's error; else the error's own words."""
+    """Message of the operating system inside httpx's error, or else the error's own message."""
     if isinstance(error, httpx.ConnectTimeout):
         return "no answer in time"
     deeper: BaseException | None = error
@@ -77,12 +77,12 @@ def root_cause(error: BaseException) -> str:
 
 @cache
 def ssl_context() -> ssl.SSLContext:
-    """Those that are trusted; loading them takes longer than a request, so once for all servers."""
+    """Return the TLS context with the trusted certificates, loaded once because that takes longer than a request."""
     return httpx.create_ssl_context()
 
 
 def is_remote(url: str) -> bool:
-    """Whether the server is another machine, which a proxy of the environment may lead to."""
+    """Whether the URL is not a loopback address, so that a proxy may apply."""
     host = httpx.URL(url).host
     try:
         return not ip_address(host).is_loopback

@@ -1,4 +1,4 @@
-"""Prompt lookup (n-grams): proposes what followed the same tokens earlier in the text (Saxena 2023)."""
+"""Prompt lookup (n-gram drafting without a model, Saxena 2023): proposes what followed the same tokens earlier."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from specollama.spec_decode.calibration import PROMPT_LOOKUP
 from specollama.spec_decode.types import Draft, Token, VerifyResult
 
-MAX_NGRAM = 8  # tokens by which a place is found; from there on it is compared backwards
+MAX_NGRAM = 8  # tokens: longest n-gram in the index; longer matches are compared token by token
 _MAX_COMPARED = 64  # tokens
 _AFTER_CHANGE = 2.5  # tokens
 _SURE = 0.5  # of its first piece, from which a text is proposed where nothing else weighs what that is worth
@@ -20,23 +20,23 @@ _PIECE = re.compile(rf"\s*(?:[{_UNSPACED}]|(?:(?![{_UNSPACED}])\w)+|[^\w\s])|\s+
 
 @dataclass(slots=True)
 class NgramIndex:
-    """The text so far, and where each n-gram of 1 to MAX_NGRAM tokens was seen last.
+    """Index of the text: the last position of each n-gram of 1 to MAX_NGRAM tokens.
 
-    Adding a token, and finding the longest ending that was seen before, take the same time however long the text is.
+    Adding a token and finding the longest matching suffix take constant time in the length of the text.
     """
 
     tokens: list[int] = field(default_factory=list)
-    _seen: dict[tuple[int, ...], int] = field(default_factory=dict)  # a run: the place after it
+    _seen: dict[tuple[int, ...], int] = field(default_factory=dict)  # n-gram: the position after it
 
     def append(self, token: int) -> None:
-        """Append a token. The n-grams that end before it are indexed now, so that none finds itself."""
+        """Add a token. The n-grams that end before it enter the index only now, so that none matches itself."""
         end = len(self.tokens)
         for length in range(1, min(MAX_NGRAM, end) + 1):
             self._seen[tuple(self.tokens[end - length : end])] = end
         self.tokens.append(token)
 
     def find(self) -> tuple[int, int]:
-        """The place after the longest ending seen before, and how many tokens that has; 0, 0 for none."""
+        """Position after the earlier occurrence of the longest matching suffix, and its length; 0, 0 for none."""
         end = len(self.tokens)
         for length in range(min(MAX_NGRAM, end), 0, -1):
             place = self._seen.get(tuple(self.tokens[end - length : end]))
@@ -79,9 +79,9 @@ class CopyCursor:
 
 
 class LookupDrafter:
-    """A drafter without a model.
+    """Drafts by prompt lookup over the target's tokens.
 
-    `tokens` gives the target's tokens of the text so far, `text` what one of them prints; "" ends a proposal.
+    `tokens` tokenizes the text so far. `text` returns the text of a token id; "" ends a proposal.
     """
 
     name = PROMPT_LOOKUP

@@ -1,4 +1,4 @@
-"""A chat's history: its turns, and undoing them. Pure."""
+"""History of a chat: questions, answers, and undo. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TITLE = 60  # characters
 
 @dataclass(frozen=True, slots=True)
 class ChatTurn:
-    """One turn. An answer also has its thinking, its counters, and whether it was stopped early."""
+    """A question or an answer. An answer has thinking, counters, and a flag if the user stopped it early."""
 
     role: str
     content: str
@@ -23,7 +23,7 @@ class ChatTurn:
     stopped: bool = False
 
     def message(self) -> Message:
-        """The message to send. It leaves the thinking out, which a model must not see again."""
+        """The message to send: without the thinking, which is not part of later prompts."""
         return Message(role=self.role, content=self.content, images=list(self.images) or None)
 
 
@@ -42,13 +42,13 @@ class ChatHistory:
 
     @property
     def title(self) -> str:
-        """Of its first question."""
+        """The first question, shortened to TITLE characters."""
         words = " ".join(self.turns[0].content.split()) if self.turns else ""
         return words if len(words) <= TITLE else words[: TITLE - 3].rstrip() + "..."
 
     @property
     def answer(self) -> ChatTurn | None:
-        """The last one."""
+        """The last answer, or None."""
         return next((turn for turn in reversed(self.turns) if turn.role == "assistant"), None)
 
     def add_question(self, content: str, images: Sequence[str] = ()) -> None:
@@ -56,7 +56,7 @@ class ChatHistory:
         self.images = []
 
     def add_answer(self, answer: ChatTurn) -> bool:
-        """Append the answer, or the part that arrived. Without any text, drop the question too and return False."""
+        """Add a full or partial answer. If it is empty, remove its question and return False."""
         if answer.content:
             self.turns.append(answer)
             return True

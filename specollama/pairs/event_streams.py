@@ -1,4 +1,4 @@
-"""Wrappers of a reply's event stream: fallback when nothing came, and splitting off a model's thinking."""
+"""Filters over a reply's events: plain replies, the fallback before the first token, and thinking."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from specollama.spec_decode.types import DoneReason, Origin, Token
 
 
 def text_and_tool_calls(chunk: ChatReply | GenerateReply) -> tuple[str, str, list[dict[str, Any]]]:
-    """Answer, thinking and calls of tools of one line."""
+    """Answer text, thinking text and tool calls of one chunk."""
     if isinstance(chunk, GenerateReply):
         return chunk.response, chunk.thinking or "", []
     return chunk.message.content, chunk.message.thinking or "", chunk.message.tool_calls or []
 
 
 def _probabilities(chunk: ChatReply | GenerateReply) -> tuple[float | None, tuple[Token, ...]]:
-    """The log-probability of a line's only token, and the best tokens at its place; nothing for several tokens."""
+    """Log-probability and top tokens of a chunk's only token; None and () for a chunk with several tokens."""
     if chunk.logprobs is None or len(chunk.logprobs) != 1:
         return None, ()
     [entry] = chunk.logprobs
@@ -32,7 +32,7 @@ def _probabilities(chunk: ChatReply | GenerateReply) -> tuple[float | None, tupl
 async def plain_events(
     chunks: AsyncIterator[ChatReply] | AsyncIterator[GenerateReply], stats: Stats
 ) -> AsyncGenerator[Event, None]:
-    """The events of the target's own answer, as its lines come; `stats` are counted along."""
+    """Yield the events of a reply from the target's server without speculation, and update `stats`."""
     async for chunk in chunks:
         content, thinking, calls = text_and_tool_calls(chunk)
         if thinking:
@@ -50,16 +50,16 @@ async def plain_events(
 
 
 async def fall_back_if_empty(events: AsyncIterator[Event]) -> AsyncGenerator[Event | str, None]:
-    """The events of a speculated reply. Yields the fallback reason if the reply failed before its first token.
+    """Yield the events of a speculated reply, or only the fallback reason if it failed before its first token.
 
-    The target's own chat endpoint then answers better than the rest of a raw stream would: it knows its model's
-    markers. So does it when the target refuses a raw request (status 400) but may not refuse the chat.
+    The target's own chat endpoint then answers better than a raw stream, because it parses the model's special tokens.
+    The same holds if the target refuses a raw request (status 400), which it may accept as a chat.
     """
     shown, first = False, None
     try:
         async for event in events:
             if isinstance(event, Status) and first is None:
-                first = event  # kept back until there is text, so that no status is taken back
+                first = event  # held back until there is text, so that no status is revoked
             elif isinstance(event, Status) and not shown:
                 yield event.detail
                 return
@@ -75,7 +75,7 @@ async def fall_back_if_empty(events: AsyncIterator[Event]) -> AsyncGenerator[Eve
 
 
 async def split_thinking(events: AsyncIterator[Event], prompt: str, thinks: bool) -> AsyncGenerator[Event, None]:
-    """The events, with a thinking model's thinking marked."""
+    """Yield the events, with the text of a thinking model marked as thinking or answer."""
     if not thinks:
         async for event in events:
             yield event

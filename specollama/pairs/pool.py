@@ -1,4 +1,4 @@
-"""The configured pairs, opened once and shared by all requests; finds the pair for a model's name."""
+"""Opens the configured pairs once for all requests, and finds the pair for a model name."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PairEntry:
-    """A pair that can be asked. `slots`: its target's, which other pairs may share."""
+    """An open pair. `slots`: the slots of its target, which other pairs may share."""
 
     name: str
     pair: Pair
     slots: SlotPool
     intercept: bool = True
-    trace: TraceFile | None = None  # that its replies are added to
+    trace: TraceFile | None = None  # the file to which its replies are recorded
 
     @property
     def settings(self) -> PairSettings:
@@ -57,11 +57,11 @@ class PairPool:
         await self._stack.aclose()
 
     def get(self, model: object) -> PairEntry | None:
-        """The pair of that name."""
+        """Return the pair with this name, or None."""
         return self._names.get(full_name(model)) if isinstance(model, str) and model else None
 
     def find(self, model: object) -> PairEntry | None:
-        """The pair of that name, else one whose target has it; None when the model is to be left alone."""
+        """Return the pair with this name, or one whose target has this name; None if the request is not for a pair."""
         if not isinstance(model, str) or not model:
             return None
         return self.get(model) or self._targets.get(full_name(model))
@@ -84,7 +84,7 @@ def _opened(
 
 
 def _targets(pairs: Mapping[str, PairEntry], default: str | None) -> dict[str, PairEntry]:
-    """Pairs by their target's name: the default one before the others, then as they stand in the file."""
+    """Pairs by target name. The default pair has priority, then the order of the configuration file."""
     ordered = sorted(pairs.values(), key=lambda opened: opened.name != default)
     found: dict[str, PairEntry] = {}
     for opened in ordered:

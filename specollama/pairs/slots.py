@@ -1,4 +1,4 @@
-"""Shares one target's slots among concurrent replies. It counts slots and never waits for one."""
+"""Shares a target's server slots among concurrent replies. It only counts them; no reply waits for a slot."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from specollama.spec_decode.lookahead import Lookahead
 from specollama.spec_decode.types import Draft, RoundRecord
 
-_MIN_SLOTS = 2  # lanes of a speculated reply: one row, and one drafted token
+_MIN_SLOTS = 2  # minimum slots of a speculated reply: one row, and one drafted token
 
 
 @dataclass(slots=True)
 class SlotPool:
-    """`total`: requests that the target works on at once. A plain reply takes one of them."""
+    """Counts the slots in use. `total`: requests that the target runs at once; a plain reply takes one slot."""
 
     total: int
     _speculated: int = 0
@@ -27,7 +27,7 @@ class SlotPool:
 
     @property
     def fair_share(self) -> int:
-        """Lanes that each speculated reply may use now."""
+        """Slots that each speculated reply may use now."""
         return max(_MIN_SLOTS, self._left // max(1, self._speculated))
 
     @property
@@ -36,7 +36,7 @@ class SlotPool:
 
     @contextmanager
     def speculated_reply(self) -> Iterator[None]:
-        """For as long as a speculated reply runs."""
+        """Count a speculated reply while the context is open."""
         self._speculated += 1
         try:
             yield
@@ -45,7 +45,7 @@ class SlotPool:
 
     @contextmanager
     def plain_reply(self) -> Iterator[None]:
-        """For as long as a reply runs that the target writes alone."""
+        """Count a plain reply while the context is open."""
         self._plain += 1
         try:
             yield
@@ -55,7 +55,7 @@ class SlotPool:
 
 @dataclass(frozen=True, slots=True)
 class SharedLookahead:
-    """A lookahead that never drafts more than the reply's share of the lanes can verify at once."""
+    """Limits a lookahead to the tokens that the reply's share of the slots can verify at once."""
 
     inner: Lookahead
     slots: Callable[[], int]
@@ -76,4 +76,4 @@ class SharedLookahead:
         return str(self.inner)
 
 
-DEFAULT_SLOTS = 8  # concurrent rows, where the configuration doesn't say how many the target works on at once
+DEFAULT_SLOTS = 8  # concurrent requests of a target, if the configuration doesn't give the number

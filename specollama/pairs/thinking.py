@@ -1,6 +1,6 @@
-"""Splits a model's thinking from its answer where visible tags mark it.
+"""Separates a model's thinking from its answer by the tags <think> and </think>.
 
-As Ollama does it: the tags and the white space next to them belong to neither.
+Like Ollama, it drops the tags and the white space next to them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ OPENING_TAG, CLOSING_TAG = "<think>", "</think>"
 
 
 class _Place(Enum):
-    BEFORE = auto()  # nothing but white space came yet
+    BEFORE = auto()  # only white space so far
     INSIDE = auto()
     AFTER = auto()  # between the closing tag and the answer
     ANSWER = auto()
@@ -26,13 +26,13 @@ class ThinkingSplitter:
     inside: bool = False
     _place: _Place = field(init=False)
     _held: str = ""
-    _has_thought: bool = False  # some thinking was shown
+    _has_thought: bool = False  # some thinking was yielded
 
     def __post_init__(self) -> None:
         self._place = _Place.INSIDE if self.inside else _Place.BEFORE
 
     def feed(self, text: str) -> Iterator[tuple[str, bool]]:
-        """One more piece: what may be shown now, and whether it is thinking."""
+        """Add a piece of the reply. Yields the text that may be shown now, and whether it is thinking."""
         self._held += text
         while True:
             place = self._place
@@ -41,7 +41,7 @@ class ThinkingSplitter:
                 return
 
     def end(self) -> Iterator[tuple[str, bool]]:
-        """The reply is over. Returns the text held back, without white space after unfinished thinking."""
+        """End the reply. Yields the text held back so far, without white space after unfinished thinking."""
         held = self._held.rstrip() if self._place is _Place.INSIDE else self._held
         if held and self._place is not _Place.AFTER:
             yield held, self._place is _Place.INSIDE
@@ -82,7 +82,7 @@ class ThinkingSplitter:
 
 
 def _safe_prefix(text: str) -> str:
-    """`text` without its end that may belong to a closing tag, or be the white space before one."""
+    """Return `text` without a suffix that may be part of a closing tag or white space before one."""
     for length in range(min(len(text), len(CLOSING_TAG) - 1), 0, -1):
         if CLOSING_TAG.startswith(text[-length:]):
             return text[:-length].rstrip()
