@@ -27,7 +27,7 @@ from specollama.pairs.model_loading import LoadedModel
 from specollama.pairs.routes import local_models
 from specollama.pairs.routes.local_models import LocalModels
 from specollama.spec_decode import decode_loop
-from specollama.spec_decode.calibration import PROMPT_LOOKUP
+from specollama.spec_decode.calibration import CONFIDENCE_BINS, Calibration
 from specollama.spec_decode.events import Done, Event, Text
 from specollama.spec_decode.types import AcceptanceMethod, DoneReason, Route, SamplingOptions
 from tests.support.every_draw import Chance, EveryRandom, Uniform, law
@@ -48,11 +48,11 @@ class Vocabulary:
     def __init__(self, *names: Name) -> None:
         self.names = names
         self._pieces = [name if isinstance(name, bytes) else name.rstrip("'").encode() for name in names]
-        self._shown = ["" if self.ends(token) else _shown(piece) for token, piece in enumerate(self._pieces)]
+        self._shown = ["" if self.is_end(token) else _shown(piece) for token, piece in enumerate(self._pieces)]
         times = Counter(self._shown)
-        whole = (self.whole(token) for token in range(len(names)))
+        whole = (self.token_text(token) for token in range(len(names)))
         self.unambiguous_texts = frozenset(text for text in whole if text and times[text] == 1)
-        self.ids = {text: token for token, text in enumerate(self._shown) if text in self.unambiguous_texts}
+        self.id_by_text = {text: token for token, text in enumerate(self._shown) if text in self.unambiguous_texts}
 
     def __len__(self) -> int:
         return len(self.names)
@@ -68,25 +68,25 @@ class Vocabulary:
             place += len(self._pieces[token])
         return tuple(tokens)
 
-    def within(self, text: str) -> list[int]:
+    def encode_continuation(self, text: str) -> list[int]:
         return list(self.encode(text))
 
-    def fragment(self, text: str) -> list[int]:
+    def encode_fragment(self, text: str) -> list[int]:
         return list(self.encode(text))
 
-    def tokens(self) -> list[str]:
+    def all_texts(self) -> list[str]:
         return self._shown
 
     def display_text(self, token: int) -> str:
         return self._shown[token]
 
-    def piece(self, token: int) -> bytes:
-        return b"" if self.ends(token) else self._pieces[token]
+    def token_bytes(self, token: int) -> bytes:
+        return b"" if self.is_end(token) else self._pieces[token]
 
-    def whole(self, token: int) -> str:
+    def token_text(self, token: int) -> str:
         return self._shown[token] if self._shown[token].encode() == self._pieces[token] else ""
 
-    def ends(self, token: int) -> bool:
+    def is_end(self, token: int) -> bool:
         return self.names[token] == END
 
     def close(self) -> None: ...
@@ -197,6 +197,14 @@ async def said(events: AsyncGenerator[Event, None]) -> str:
     raise AssertionError("a reply ends with Done")
 
 
+def calibrate(planner: Any, acceptance: float) -> None:
+    """As if each drafter had been tested a hundred times at each confidence."""
+    bins = [100.0] * CONFIDENCE_BINS
+    known = Calibration(hits=[acceptance * trials for trials in bins], trials=bins)
+    for name, stats in planner.drafters.items():
+        planner.drafters[name] = replace(stats, calibration=known)
+
+
 async def law_of(
     target: Side,
     draft: Side | None,
@@ -206,9 +214,9 @@ async def law_of(
     *,
     lookup: bool = False,
     prompt: str = PROMPT,
-    follow: float | None = None,
+    acceptance: float | None = None,
 ) -> dict[str, float]:
-    """The probability of each reply of the pair. `follow`: what the planner first hopes of a next token."""
+    """The probability of each reply of the pair. `acceptance`: the rate that the planner knows the model for."""
 
     async def experiment(chance: Chance) -> str:
         clock = Clock()
@@ -217,9 +225,8 @@ async def law_of(
             opened = pair(target, draft, clock, lookup=lookup)
             speculation = opened.make_decoder(prompt, options, settings(lookahead, rule))
             speculation.random = EveryRandom(chance)
-            if follow is not None:
-                for name, source in speculation.lookahead.drafters.items():  # type: ignore[attr-defined]
-                    source.follow = follow if name != PROMPT_LOOKUP else source.follow
+            if acceptance is not None:
+                calibrate(speculation.lookahead, acceptance)
             return await said(speculation.events())
 
     return await law(experiment)
@@ -263,7 +270,7 @@ def exact(side: Side, options: SamplingOptions, prompt: str = PROMPT) -> dict[st
     start = list(side.vocabulary.encode(prompt))
 
     def text(tokens: list[int]) -> str:
-        pieces = b"".join(map(side.vocabulary.piece, tokens))
+        pieces = b"".join(map(side.vocabulary.token_bytes, tokens))
         return codecs.getincrementaldecoder("utf-8")().decode(pieces)  # a character that isn't whole is left out
 
     def walk(tokens: list[int], probability: float) -> None:
@@ -274,7 +281,7 @@ def exact(side: Side, options: SamplingOptions, prompt: str = PROMPT) -> dict[st
         for token, share in zip(*sampler.distribution(row, [*start, *tokens]), strict=True):
             if share < 1e-9:
                 continue
-            if side.vocabulary.ends(int(token)):
+            if side.vocabulary.is_end(int(token)):
                 ended = text(tokens) + "$"
                 found[ended] = found.get(ended, 0) + probability * float(share)
             else:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)  # a worker may run other tests after these
 def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Configuration, caches, state and data of these tests, apart from the user's."""
     folder = tmp_path_factory.mktemp("user")

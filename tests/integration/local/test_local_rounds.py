@@ -252,8 +252,8 @@ async def test_a_drafted_text_is_scored_as_far_as_the_targets_tokens_spell_it(bi
         def __init__(self, add: str) -> None:
             self._add = add
 
-        def encode_fragment(self, text: str) -> list[int]:
-            return bigrams.vocabulary.encode_fragment(self._add + text)
+        def encode_continuation(self, text: str) -> list[int]:
+            return bigrams.vocabulary.encode_continuation(self._add + text)
 
         def __getattr__(self, name: str) -> object:
             return getattr(bigrams.vocabulary, name)
@@ -368,3 +368,13 @@ async def test_a_distribution_is_written_out_unless_it_is_too_wide(folder: Path)
     wide.close()
     assert found[1] is None
     assert found[0] is None or 1 < len(found[0]) <= 20
+
+
+@pytest.mark.parametrize(("rule", "different"), [(AcceptanceMethod.REJECTION, True), (AcceptanceMethod.MATCH, False)])
+async def test_a_place_that_is_drafted_again_is_drawn_anew_by_rejection_alone(
+    bigrams: Model, same: Model, rule: AcceptanceMethod, different: bool
+) -> None:
+    """By rejection old noise would tell the planner what it is going to draft; by match it is the position's own."""
+    drafting = drafter(bigrams.target(WARM, 1, rule), same, rule)
+    drafts = {(await drafting.propose(PROMPT, 3)).text for _ in range(30)}
+    assert (len(drafts) > 1) is different

@@ -70,7 +70,7 @@ class EveryEngine:
         number = Uniform(self.chance) if seed is None else self._noise.setdefault(seed, Uniform(self.chance))
         order = np.argsort(tokens)
         token = int(tokens[order][number.place(probabilities[order].tolist())])
-        return SampledToken(token, vocabulary.whole(token), end=vocabulary.ends(token))
+        return SampledToken(token, vocabulary.token_text(token), end=vocabulary.is_end(token))
 
     async def score_positions(self, request: ScoringRequest, draws: DrawSettings) -> list[SampledToken | None]:
         places = request.positions()
@@ -87,7 +87,7 @@ class EveryEngine:
             if found.end:
                 break
             drawn.append(found.token)
-        text = b"".join(map(self.side.vocabulary.piece, drawn)).decode(errors="ignore")
+        text = b"".join(map(self.side.vocabulary.token_bytes, drawn)).decode(errors="ignore")
         ended = limit is None or len(drawn) < limit
         yield StreamPiece(text, len(drawn), DoneReason.STOP if ended else DoneReason.LENGTH)
 
@@ -95,7 +95,7 @@ class EveryEngine:
         return list(self.side.vocabulary.encode(text))
 
     async def detokenize(self, runs: Sequence[Sequence[int]]) -> list[str]:
-        return [b"".join(map(self.side.vocabulary.piece, run)).decode(errors="replace") for run in runs]
+        return [b"".join(map(self.side.vocabulary.token_bytes, run)).decode(errors="replace") for run in runs]
 
     async def info(self) -> EngineInfo:
         return EngineInfo("made-up")

@@ -129,7 +129,7 @@ LEARNING = Scene(
 async def test_what_the_planner_learns_from_discarded_tokens_chooses_none_of_those_drafted_anew(tokenizer: str) -> None:
     target = Side(LEARNING.tokens, LEARNING.target, lambda tokens: 1 + 0.53 * (tokens - 1))
     draft = replace(LEARNING.draft_of(tokenizer), cost=lambda tokens: 0.4)
-    ours = await law_of(target, draft, LEARNING.options, AcceptanceMethod.REJECTION, "auto", follow=0.95)
+    ours = await law_of(target, draft, LEARNING.options, AcceptanceMethod.REJECTION, "auto", acceptance=0.95)
     assert distance(ours, exact(target, LEARNING.options)) < EQUAL
 
 

@@ -57,7 +57,7 @@ def test_of_several_models_the_one_drafts_that_pays_in_the_present_stage_of_the_
     best = simulated.rate(simulated.planner(), lambda place: max(each(place) for each in accepted.values()), TOKENS)
     chosen = rate_of_several(simulated, accepted, TOKENS)
     assert chosen > 1.03 * max(alone.values())
-    assert chosen > 0.9 * best
+    assert chosen > 0.87 * best  # the bound on what may be lost makes it slower to change
 
 
 def test_a_model_that_never_pays_costs_little_beside_one_that_does() -> None:
@@ -103,14 +103,14 @@ def test_by_rejection_all_that_was_drafted_is_sent() -> None:
 
 
 def test_after_an_unlikely_token_nothing_more_is_drafted() -> None:
-    chosen = planner(sources={"model": DrafterStats(0.019, calibration=known(0.9))})
+    chosen = planner(drafters={"model": DrafterStats(0.019, calibration=known(0.9))})
     assert chosen.should_extend(draft(0.99, 0.98))
     assert not chosen.should_extend(draft(0.99, 0.02))
     assert not chosen.should_extend(draft(*[0.99] * MAX_DRAFT_TOKENS))
 
 
 def test_a_forced_length_is_drafted_and_sent_whatever_it_brings() -> None:
-    forced = planner(forced=(3,))
+    forced = planner(fixed_lengths=(3,))
     assert str(forced) == "3"
     assert forced.max_draft_tokens() == 3
     assert [forced.should_extend(draft(*[0.01] * count)) for count in (1, 2, 3)] == [True, True, False]
@@ -119,7 +119,7 @@ def test_a_forced_length_is_drafted_and_sent_whatever_it_brings() -> None:
 
 
 def test_forced_lengths_go_by_round() -> None:
-    forced = planner(forced=(4, 2))
+    forced = planner(fixed_lengths=(4, 2))
     assert (str(forced), forced.max_draft_tokens()) == ("4, 2, ...", 4)
     assert forced.should_extend(draft(0.1, 0.1))
     for _ in range(2):
@@ -148,14 +148,14 @@ def begun(**given: object) -> Planner:
 
 def test_a_text_that_would_take_too_long_to_read_is_not_read_for_a_short_reply() -> None:
     sources = {"model": DrafterStats(0.019, prefill_seconds_per_token=0.004, calibration=known(0.9))}
-    assert begun(sources=sources, limit=40).pick_drafter({"model": 5_000}) is None
-    assert begun(sources=sources).pick_drafter({"model": 2}) == "model"
+    assert begun(drafters=sources, token_limit=40).pick_drafter({"model": 5_000}) is None
+    assert begun(drafters=sources).pick_drafter({"model": 2}) == "model"
 
 
 def test_a_model_drafts_only_where_it_is_hoped_to_bring_more_than_what_was_found() -> None:
     sources = {"model": DrafterStats(0.019, calibration=known(0.9))}
-    assert begun(sources=sources).pick_drafter({"model": 1}, instead=0.1) == "model"
-    assert begun(sources=sources).pick_drafter({"model": 1}, instead=20.0) is None
+    assert begun(drafters=sources).pick_drafter({"model": 1}, instead=0.1) == "model"
+    assert begun(drafters=sources).pick_drafter({"model": 1}, instead=20.0) is None
 
 
 def test_what_was_not_sent_is_learnt_from_as_well() -> None:
@@ -167,7 +167,7 @@ def test_what_was_not_sent_is_learnt_from_as_well() -> None:
 
 
 def test_lookup_that_was_not_taken_is_judged_all_the_same() -> None:
-    chosen = planner(sources={PROMPT_LOOKUP: DrafterStats(), "model": DrafterStats(0.019)})
+    chosen = planner(drafters={PROMPT_LOOKUP: DrafterStats(), "model": DrafterStats(0.019)})
     before = sum(chosen.drafters[PROMPT_LOOKUP].joint_accept_probs([0.5]))
     for _ in range(20):
         chosen.observe_unused(draft(0.5, source=PROMPT_LOOKUP), VerifyResult((OutputToken(WRONG, Origin.PLAIN),)))
