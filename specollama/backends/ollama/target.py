@@ -192,7 +192,7 @@ class ParallelTarget:
         beyond, behind, position = list(self._cursor.pending), self._cursor.sampled, self._position
         hidden = not self._cursor.is_stuck  # it is the next token that has no text of its own
         self._extensions = 0
-        for tokens in _EXTENSIONS if hidden else (1, *_EXTENSIONS):
+        for tokens in self._extension_sizes(hidden=hidden):
             longest = limit is not None and tokens >= limit
             size = behind + (limit if longest and limit is not None else tokens)
             if not self._fits(self._cursor.anchor, drawn=size):
@@ -210,6 +210,13 @@ class ParallelTarget:
                 return TargetContinuation(tuple(map(Token, new)), count, end=end, extensions=self._extensions)
         why = "the text can't be sent again as it was sampled"
         return TargetContinuation(lost=True, reason=why, extensions=self._extensions)
+
+    def _extension_sizes(self, *, hidden: bool) -> tuple[int, ...]:
+        """Tokens to extend by, try by try. The next token alone may reach a good cut, where a tokenizer can tell.
+
+        Without one, each extension repeats all tokens since the anchor, so that small steps would cost most.
+        """
+        return _EXTENSIONS if hidden or not isinstance(self._cursor, ExactPath) else (1, *_EXTENSIONS)
 
     async def _rejoin(self, written: _Written, *, hidden: bool, ends: bool) -> int | None:
         """Move to the earliest good cut; how many of the texts lead there, None where no cut is good.
