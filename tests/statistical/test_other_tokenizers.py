@@ -39,7 +39,8 @@ PROMPTS = (
     "Write the word naïve three times.",
 )
 
-ON = "speculation: on (lanes, lookahead 4; near-ties: gaps below 0.08 (F32))"
+NEAR_TIE_WORDS = "; near-ties: gaps below 0.08 (F32)"
+ON = "speculation: on (lanes, lookahead 4)"  # the near-tie words left out: not all of these models are quantised alike
 UNSENDABLE = "speculation: off (the text can't be sent again as it was sampled)"
 
 WRITES = (*"thean wisor", "the", " the", "an", b"\xc3", b"\xe2")
@@ -83,7 +84,7 @@ async def answer(pair: Pair, prompt: str, **options: float) -> Answer:
 
     def see(event: Event) -> None:
         if isinstance(event, Status):
-            statuses.append(str(event))
+            statuses.append(str(event).replace(NEAR_TIE_WORDS, ""))
 
     conversation = ChatInput([Message(role="user", content=prompt)], options)
     async with aclosing(pair.reply(conversation)) as events:
