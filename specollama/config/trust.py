@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
+from specollama.config.atomic_file import replacement
 from specollama.config.loading import LOCAL_NAME, Config, find_config, parse_config, read_config
 from specollama.errors import ConfigError, one_line
 
@@ -113,13 +112,7 @@ def _answers() -> dict[str, Any]:
 
 
 def _keep(answers: Mapping[str, Any]) -> None:
-    """In the file's place, whole or not at all; nobody else reads it (`mkstemp` makes it 0600)."""
     file = _file()
     file.parent.mkdir(parents=True, exist_ok=True)
-    handle, scratch = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            json.dump(answers, stream, indent=1)
-        Path(scratch).replace(file)
-    finally:
-        Path(scratch).unlink(missing_ok=True)
+    with replacement(file) as scratch:
+        scratch.write_text(json.dumps(answers, indent=1), encoding="utf-8")

@@ -115,6 +115,10 @@ class DrafterStats:
             for p, share in self.calibration.token_classes()
         ]
 
+    def prefill_seconds(self, unread: int) -> float:
+        """Seconds to prefill so many tokens. The last of them is left out: the first draft step decodes it."""
+        return self.prefill_seconds_per_token * max(0, unread - 1)
+
     def joint_accept_probs(self, confidences: Sequence[float], before: Sequence[float] | None = None) -> list[float]:
         """By shift: the joint probability of the shift and the acceptance of all tokens with these confidences."""
         reached = list(before or self.shift_weights)

@@ -130,12 +130,11 @@ class Planner:
         `instead`: expected gain in tokens without it. Later drafts reuse the prefilled KV cache.
         """
         source, outlook = self.drafters[name], self.draft_forecast(name)
-        reading = source.prefill_seconds_per_token * max(0, unread - 1)
-        pays = self._pays(name)
+        reading = source.prefill_seconds(unread)
         self._budget = self._loss_budget(name) - reading
         if not self._is_calibrated(source):
             return instead <= 0 and self._spend_exploration(name, unread, self._seconds_of_one_token(source), owed=True)
-        if pays:
+        if self._pays(name):
             return (
                 outlook.gained_tokens - self._seconds_to_tokens * outlook.extra_seconds >= instead
                 and self._repays_prefill(name, reading)
@@ -201,7 +200,7 @@ class Planner:
         `owed`: explore even if the allowance is used up (the loss budget still applies).
         """
         source = self.drafters[name]
-        seconds += source.prefill_seconds_per_token * max(0, unread - 1)
+        seconds += source.prefill_seconds(unread)
         tokens = seconds / self.target_cost(1)
         if seconds > self._loss_budget(name) or (tokens > source.calibration.spare and not owed):
             return False

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from specollama.backends.llama_cpp.model import LlamaModel, LoadOptions
 from specollama.backends.timings import has_expired, time_in_turn, valid_until
+from specollama.config.atomic_file import replacement
 from specollama.spec_decode.calibration import CONFIDENCE_BINS, INITIAL_EXPLORATION, LOG_ODDS_SHIFTS
 from specollama.spec_decode.reply_length import BUCKETS
 
@@ -116,13 +116,8 @@ def save(kept: SavedProfile, file: Path) -> str:
     """Write it, whole or not at all; answers a line about why that can't be done, else ""."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        handle, scratch = tempfile.mkstemp(dir=file.parent, suffix=".tmp")
-        try:
-            with os.fdopen(handle, "w") as stream:
-                stream.write(kept.model_dump_json())
-            Path(scratch).replace(file)
-        finally:
-            Path(scratch).unlink(missing_ok=True)
+        with replacement(file) as scratch:
+            scratch.write_text(kept.model_dump_json(), encoding="utf-8")
     except OSError as error:
         return f"what was measured can't be kept in {file.parent}: {error.strerror or error}"
     return ""

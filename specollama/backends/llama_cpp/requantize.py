@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import time
@@ -20,6 +19,7 @@ import platformdirs
 from specollama.backends.llama_cpp.model import LlamaModel, LoadOptions
 from specollama.backends.llama_cpp.tokenizer import import_llama, offloads_to_gpu, silence_llama_log
 from specollama.backends.timings import DOUBTED_FOR, valid_until
+from specollama.config.atomic_file import replacement
 from specollama.errors import RunError
 
 MAX_RELATIVE_STEP = 0.9  # of the step as it was, that a copy must stay below to be worth having
@@ -65,14 +65,9 @@ def write_copy(path: Path, copy: Path) -> None:
         copy.parent.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(copy.parent).free < 2 * path.stat().st_size:
             raise RunError(f"too little room in {copy.parent}")
-        handle, scratch = tempfile.mkstemp(dir=copy.parent, suffix=".tmp")
-        os.close(handle)
-        try:
+        with replacement(copy) as scratch:
             if llama.llama_model_quantize(os.fsencode(path), os.fsencode(scratch), _parameters(llama)):
                 raise RunError(f"llama.cpp can't write {path.name} in other types")
-            Path(scratch).replace(copy)
-        finally:
-            Path(scratch).unlink(missing_ok=True)
     except OSError as error:
         raise RunError(f"{copy.parent}: {error.strerror or error}") from None
 

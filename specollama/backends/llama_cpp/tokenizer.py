@@ -10,7 +10,6 @@ import ctypes
 import hashlib
 import os
 import struct
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
@@ -21,6 +20,7 @@ from typing import Any
 
 import platformdirs
 
+from specollama.config.atomic_file import replacement
 from specollama.errors import MissingPackage, RunError
 
 _LONG_TEXT = 2048  # characters, from which tokenising a text again and again is worth sparing
@@ -43,20 +43,15 @@ def write_vocabulary_file(model_info: Mapping[str, Any], path: Path) -> None:
     gguf = _import_gguf()
     architecture = str(model_info.get("general.architecture", "llama"))
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, scratch = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    os.close(handle)
     try:
-        with closing(gguf.GGUFWriter(scratch, architecture)) as writer:
+        with replacement(path) as scratch, closing(gguf.GGUFWriter(scratch, architecture)) as writer:
             for key, value in model_info.items():
                 if key.startswith("tokenizer.ggml.") and value is not None:
                     _add(gguf, writer, key, value)
             writer.write_header_to_file()
             writer.write_kv_data_to_file()
-        Path(scratch).replace(path)  # whole or not at all, also when two processes write it at once
     except (TypeError, ValueError, struct.error) as error:
         raise RunError(f"the server's vocabulary isn't one: {error}") from error
-    finally:
-        Path(scratch).unlink(missing_ok=True)
 
 
 def _add(gguf: Any, writer: Any, key: str, value: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -28,8 +28,6 @@ ORIGIN_STYLES = {
 _CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 _CONTROLS |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 _ESCAPES = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}  # the others are JSON's own
-
-ShowEvent = Callable[[Event], None]
 
 
 class Display(Protocol):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from gguf.quants import dequantize
 from platformdirs import user_cache_path
 
 from specollama.backends.llama_cpp.gguf_metadata import read_header
+from specollama.config.atomic_file import replacement
 from specollama.errors import RunError
 
 _SKIPPED = ("GGUF.", "general.architecture", "general.file_type")  # written anew, or not metadata
@@ -41,13 +40,8 @@ def write_full_precision(source: Path, cache: Path | None = None) -> Path:
 
 def _write(source: Path, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
-    os.close(handle)
-    try:
-        _dequantize(source, name)
-        os.replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
+    with replacement(path) as scratch:
+        _dequantize(source, str(scratch))
 
 
 def _dequantize(source: Path, path: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
+from specollama.config.atomic_file import replacement
 from specollama.config.loading import Config
 from specollama.config.schema import ConfigTable
 from specollama.config.validation import ConfigLocation, validate_table
@@ -72,13 +71,8 @@ def write_config(path: Path, text: str) -> None:
         raise ConfigError(one_line(f"{path}: the changes don't fit into it: {error}")) from error
     real = path.resolve()  # a link stays one
     try:
-        handle, scratch = tempfile.mkstemp(dir=real.parent, prefix=f".{real.name}.")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(text.encode())
-            Path(scratch).chmod(real.stat().st_mode if real.exists() else 0o644)
-            Path(scratch).replace(real)
-        finally:
-            Path(scratch).unlink(missing_ok=True)
+        with replacement(real) as scratch:
+            scratch.write_bytes(text.encode())
+            scratch.chmod(real.stat().st_mode if real.exists() else 0o644)
     except OSError as error:
         raise RunError(one_line(f"{path}: can't be written: {error.strerror or error}")) from error
