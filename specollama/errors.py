@@ -6,6 +6,7 @@ SpecollamaError
 │   └── UnsupportedPair        this pair can't be run as asked
 └── RunError                   the run failed
     ├── MissingPackage         an optional package isn't installed
+    ├── ContextFull            the prompt leaves no room for a reply
     └── EndpointError          a server failed; carries its URL
         ├── Unreachable        no connection
         ├── ModelMissing       the server has no such model
@@ -48,6 +49,10 @@ class MissingPackage(RunError):
     """A part of specollama was asked for whose package isn't installed."""
 
 
+class ContextFull(RunError):
+    """The prompt fills the context, so that no reply has room in it."""
+
+
 class EndpointError(RunError):
     """A server failed to do what it was asked.
 
@@ -64,7 +69,22 @@ class EndpointError(RunError):
 
 
 class Unreachable(EndpointError):
-    """No connection to the server could be made, or it gave no byte in time."""
+    """No connection to the server could be made, or it gave no byte in time.
+
+    `fault` says what happened, `advice` what to do; the message is both.
+    """
+
+    def __init__(self, fault: str, *, url: str, advice: str = "") -> None:
+        super().__init__(f"{fault}; {advice}" if advice else fault, url=url)
+        self.fault = one_line(fault)
+        self.advice = one_line(advice)
+
+    def with_advice(self, advice: str) -> Unreachable:
+        """The same error with other advice, for a server that isn't the one that its client is made for.
+
+        An error without advice has none afterwards either: the server was reached, and gave nothing in time.
+        """
+        return Unreachable(self.fault, url=self.url, advice=advice if self.advice else "")
 
 
 class ModelMissing(EndpointError):
