@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from specollama.config.endpoints import server_url
-from specollama.spec_decode.types import AcceptanceMethod, Route, ServerApi
+from specollama.spec_decode.types import AcceptanceMethod, Route, SamplingOptions, ServerApi
 
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 SECRET = re.compile(r"token|secret|pass|key|auth", re.IGNORECASE)
@@ -93,23 +94,26 @@ WholeNumber = Annotated[int | None, _must("a whole number")]
 Seconds = Annotated[float, _must("a number of seconds above 0", lambda value: value > 0)]
 
 
-class OptionsTable(Table):
-    """Ollama's options by their names: those of `schema.SAMPLING_OPTIONS` and `schema.LOAD_OPTIONS`."""
+_KINDS: Mapping[str, Any] = {
+    "float": Number,
+    "int": WholeNumber,
+    "int | None": WholeNumber,
+    "tuple[str, ...]": Annotated[list[str] | None, _must('a list of texts, as ["END"]')],
+}
+"""The type of a sampling option in the file, by its type in `SamplingOptions`."""
+
+_SamplingTable = create_model(
+    "_SamplingTable",
+    __base__=Table,
+    **{each.name: (_KINDS[str(each.type)], None) for each in fields(SamplingOptions)},  # type: ignore[call-overload]
+)
+
+
+class OptionsTable(_SamplingTable):  # type: ignore[misc, valid-type]
+    """Ollama's options by their names: the sampling options, and those with which models are loaded."""
 
     key_word: ClassVar[str] = "option"
-    temperature: Number = None
-    top_k: WholeNumber = None
-    top_p: Number = None
-    min_p: Number = None
-    typical_p: Number = None
-    repeat_last_n: WholeNumber = None
-    repeat_penalty: Number = None
-    presence_penalty: Number = None
-    frequency_penalty: Number = None
-    seed: WholeNumber = None
-    num_predict: WholeNumber = None
     num_keep: WholeNumber = None
-    stop: Annotated[list[str] | None, _must('a list of texts, as ["END"]')] = None
     num_ctx: WholeNumber = None
     num_batch: WholeNumber = None
     num_gpu: WholeNumber = None

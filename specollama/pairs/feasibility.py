@@ -178,6 +178,8 @@ def why_not_rejection(
         return "a seed asks for a reply that doesn't depend on the draft"
     if options.penalised:
         return "penalties change what log-probabilities don't show"
+    if options.not_rebuilt:
+        return f"{options.not_rebuilt[0]} changes what log-probabilities don't show"
     if not target.has_known_sampler:
         return "the target's sampler doesn't work in llama.cpp's order"
     if not draft.has_known_sampler:
