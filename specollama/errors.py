@@ -6,7 +6,6 @@ SpecollamaError
 │   └── UnsupportedPair        this pair can't be run as asked
 └── RunError                   the run failed
     ├── MissingPackage         an optional package isn't installed
-    ├── ContextFull            the prompt leaves no room for a reply
     └── EndpointError          a server failed; carries its URL
         ├── Unreachable        no connection
         ├── ModelMissing       the server has no such model
@@ -47,10 +46,6 @@ class RunError(SpecollamaError):
 
 class MissingPackage(RunError):
     """A part of specollama was asked for whose package isn't installed."""
-
-
-class ContextFull(RunError):
-    """The prompt fills the context, so that no reply has room in it."""
 
 
 class EndpointError(RunError):
@@ -103,6 +98,11 @@ class Refused(EndpointError):
     def __init__(self, message: str, *, url: str, status: int, said: str = "") -> None:
         super().__init__(message, url=url, said=said)
         self.status = status
+
+    @property
+    def is_context_full(self) -> bool:
+        """Whether the request doesn't fit the model's context. No status tells that apart, only the server's words."""
+        return any(word in (self.said or str(self)) for word in ("context", "exceed", "longer than"))
 
 
 class BrokenReply(EndpointError):

@@ -17,7 +17,7 @@ from specollama.backends.ollama.model_info import ModelInfo, context_length
 from specollama.backends.ollama.schema import RunningModel
 from specollama.config.endpoints import THIS_MACHINE
 from specollama.config.settings import DraftRef, FileRef, ModelRef, PairSettings
-from specollama.errors import ContextFull, EndpointError, MissingPackage, RunError, UnsupportedPair
+from specollama.errors import EndpointError, MissingPackage, RunError, UnsupportedPair
 from specollama.pairs.event_streams import split_thinking
 from specollama.pairs.feasibility import (
     BUSY,
@@ -125,7 +125,7 @@ class LocalRoute(ReplyRoute):
             raise RunError(models)
         prompt = render_from_file(models, context.request)
         if reason := models.why_full(prompt):
-            raise ContextFull(f"{reason}: give a larger num_ctx")
+            raise RunError(f"{reason}: give a larger num_ctx")
         return await self._with_served_draft(LocalPlan(models, prompt, context, notices=models.pop_notices()))
 
     async def _with_served_draft(self, plan: LocalPlan, draft: ModelInfo | str | None = None) -> LocalPlan:
