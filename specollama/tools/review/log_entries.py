@@ -160,7 +160,7 @@ class CommandMarked(Entry):
 
 
 class LogRepaired(Entry):
-    """A process was killed while it wrote its entry; so many bytes of it were cut off."""
+    """Bytes cut off the log: of an entry during whose writing a process was killed, or those that a repair set aside."""
 
     kind: Literal["recovered"] = "recovered"
     cut: int
