@@ -160,7 +160,7 @@ class CommandMarked(Entry):
 
 
 class LogRepaired(Entry):
-    """Bytes cut off the log: of an entry during whose writing a process was killed, or those that a repair set aside."""
+    """Bytes cut off the log: of an entry that a killed process hadn't finished, or those that a repair set aside."""
 
     kind: Literal["recovered"] = "recovered"
     cut: int

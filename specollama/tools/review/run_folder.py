@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
@@ -208,13 +208,13 @@ def read_plain(file: Path) -> bytes | None:
         return None
 
 
-def open_plain(file: Path, mode: str) -> BinaryIO:
+def open_plain(file: Path, mode: str) -> IO[bytes]:
     """Open a file as `open` does, but never through a link. A new one is its owner's alone.
 
     Raises RunError for what isn't a plain file, OSError.
     """
     try:
-        opened_file: BinaryIO = open(file, mode, opener=_open_without_links)  # noqa: SIM115  (the caller closes it)
+        opened_file: IO[bytes] = open(file, mode, opener=_open_without_links)  # noqa: SIM115  (the caller closes it)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):
             raise _other_kind(file) from None
