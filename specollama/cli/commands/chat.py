@@ -214,6 +214,8 @@ def _hold(session: ChatSession) -> None:
 
     if session.history_so_far.turns:
         session.say(resumed_text(session.saved))
+        if session.terminal:
+            session.take_back_unanswered()
     elif session.terminal:
         session.say(f"{session.status()} · /help lists the commands, Ctrl-D leaves")
     while True:
