@@ -100,10 +100,10 @@ def _as_written(fault: ErrorDetails, data: Any) -> tuple[list[str], Any]:
     A single entry may stand for a list of one. Where a value may be of several types, pydantic's last key is a type.
     """
     path, value = list[str](), data
-    for key in fault["loc"]:
-        if (isinstance(value, list) and isinstance(key, int)) or (isinstance(value, Mapping) and key in value):
-            path.append(str(key))
-            value = value[key]
+    for step in fault["loc"]:
+        if (isinstance(value, list) and isinstance(step, int)) or (isinstance(value, Mapping) and step in value):
+            path.append(str(step))
+            value = value[step]  # type: ignore[index]
     if (key := fault.get("ctx", {}).get("key")) is None:
         return path, value
     return [*path, key], value.get(key) if isinstance(value, Mapping) else None
