@@ -20,6 +20,22 @@ def json_bytes(body: Any) -> bytes:
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
+_OPENAI_KINDS = {400: "invalid_request_error", 404: "not_found_error"}
+
+
+def error_body(path: str, status: int, text: str) -> dict[str, Any]:
+    """An error in Ollama's shape, or in OpenAI's where the path is one of OpenAI's."""
+    if not path.startswith("/v1/"):
+        return {"error": text}
+    kind = _OPENAI_KINDS.get(status, "api_error")
+    return {"error": {"message": text, "type": kind, "param": None, "code": None}}
+
+
+def refusal(path: str, status: int, text: str) -> Response:
+    """An error for a request that isn't read to its end: the connection is of no more use."""
+    return json_response(error_body(path, status, text), status, {"connection": "close"})
+
+
 def json_line(body: dict[str, Any]) -> bytes:
     return json_bytes(body) + b"\n"
 

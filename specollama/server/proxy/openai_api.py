@@ -15,10 +15,10 @@ from specollama.backends.ollama.model_info import full_name
 from specollama.errors import ApiError, SpecollamaError
 from specollama.pairs.answer import Chunk, PairResponse
 from specollama.pairs.pool import PairEntry
-from specollama.server.http.responses import LinesResponse, json_bytes, json_response, run_until_disconnect
+from specollama.server.http.responses import LinesResponse, error_body, json_bytes, json_response, run_until_disconnect
 from specollama.server.proxy import ollama_api
 from specollama.server.proxy.config_generation import generation_of
-from specollama.server.proxy.errors import error_body, error_for
+from specollama.server.proxy.errors import error_for
 from specollama.server.proxy.openai_translation import (
     Json,
     OpenAIResponseBuilder,
@@ -105,7 +105,8 @@ async def _events(
                     yield _event(piece)
         except (ApiError, SpecollamaError) as error:
             record.error = str(error)
-            yield _event(error_body(record.path, error_for(error)))
+            fault = error_for(error)
+            yield _event(error_body(record.path, fault.status, fault.text))
             return
         yield b"data: [DONE]\n\n"
 
