@@ -279,7 +279,10 @@ def _load(session: ChatSession, rest: str) -> str:
         said = f"with the pair that is open, since the one it was held with can't be: {error}\n"
         _resume(session, kept, before)
     session.saved, session.context_usage, session.prefilled_input = kept, ContextUsage(0, None), ""
-    return said + resumed_text(kept)
+    resumed = resumed_text(kept)
+    if session.terminal:
+        session.take_back_unanswered()
+    return said + resumed
 
 
 def _resume(session: ChatSession, kept: SavedConversation, choice: PairChoice) -> None:

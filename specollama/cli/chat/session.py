@@ -155,7 +155,11 @@ class ChatSession:
         """
         heard, waiting = ReplyBuffer(), self.history_so_far.images
         question = self.history_so_far.turns[-1]
-        whole = self._reply(heard)
+        try:
+            whole = self._reply(heard)
+        except BaseException:  # SIGTERM, or a terminal that is gone: nothing can be shown or asked any more
+            self._save_unfinished(heard, instead)
+            raise
         came = self.history_so_far.add_answer(heard.turn())
         self.failed |= bool(heard.missing_answer)
         self.say(heard.missing_answer)
@@ -184,6 +188,22 @@ class ChatSession:
         elif before is not None and self.saved.id != before:
             self.say(f"(another chat went on with conversation {before}: this one is kept as {self.saved.id})")
 
+    def _save_unfinished(self, heard: ReplyBuffer, instead: list[ChatTurn] | None) -> None:
+        """Save the conversation with what came of the answer, or with a question that has no answer yet."""
+        if instead is not None:
+            self.history_so_far.turns = instead
+        elif heard.turn().content:
+            self.history_so_far.add_answer(heard.turn())
+        with suppress(OSError):  # what `save` has to say; the terminal may be gone
+            self.save()
+
+    def take_back_unanswered(self) -> None:
+        """A question that was saved without its answer becomes the prefilled input again."""
+        turns = self.history_so_far.turns
+        if turns and turns[-1].role == "user":
+            question = turns.pop()
+            self.prefilled_input, self.history_so_far.images = question.content, list(question.images)
+
     def current(self) -> SavedConversation:
         """The conversation with what it is held with now."""
         options = {name: value for name, value in self.flags.items() if value is not None}
@@ -210,6 +230,11 @@ class ChatSession:
         except KeyboardInterrupt:
             show.end()
             self.say("(stopped)")
+        except asyncio.CancelledError:  # SIGTERM or SIGHUP: the command ends
+            with suppress(OSError):
+                show.end()
+            self._keep_traces()
+            raise
         except SpecollamaError as error:
             self.failed, whole = True, False
             show.end()

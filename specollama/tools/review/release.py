@@ -85,6 +85,7 @@ def write_release(run: ReviewRun, who: str, file: Path) -> int:
     file = file.absolute()
     content = "".join(json.dumps(item_object(item), ensure_ascii=False) + "\n" for item in items).encode()
     draft = file.with_name(f".{file.name}.{hash_of(content)[:12]}")
+    draft.unlink(missing_ok=True)  # a process that was killed before it announced the release left it
     write_durably(draft, content)
     sync_folder(draft.parent)
     sent = tuple(ItemSent(id=item.id, digest=item.digest) for item in items)
