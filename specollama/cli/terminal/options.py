@@ -118,7 +118,6 @@ _KINDS: Mapping[str, tuple[Any, str | None]] = {
 """Type and metavar of a flag, by the type of its option in `SamplingOptions`."""
 
 _OPTIONS = {each.name: each for each in fields(SamplingOptions)}
-Temperature = Annotated[float | None, _sampling(_OPTIONS["temperature"].metadata["help"])]
 NumCtx = Annotated[int | None, _sampling("Context length in tokens; another one loads the models anew.")]
 NumKeep = Annotated[int | None, _sampling("Tokens to keep from the start when the context overflows.")]
 
