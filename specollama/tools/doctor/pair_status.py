@@ -91,11 +91,11 @@ async def pair_status(settings: PairSettings, environ: Mapping[str, str], *, mea
             choice = _choice(facts)
             return PairFinding(name, target, None, None, "no draft model", choice.route, choice.reason)
         tokenizers = await pair.tokenizers(known_target, known_draft)
-        ours = requests_of(settings, known_target, known_target)
-        probe = load(cache_file(ours, known_target, known_draft))
+        target_requests = requests_of(settings, known_target, known_target)
+        probe = load(cache_file(target_requests, known_target, known_draft))
         if measure:
-            theirs = requests_of(settings, known_draft, known_target) if known_draft else None
-            probe = await probe_pair(ours, known_target, theirs, known_draft, patiently=True)
+            draft_requests = requests_of(settings, known_draft, known_target) if known_draft else None
+            probe = await probe_pair(target_requests, known_target, draft_requests, known_draft, patiently=True)
         choice = _choice(replace(facts, tokenizers=tokenizers, probe=probe))
         timed = probe if isinstance(probe, SlotProbe) else None
         return PairFinding(
