@@ -21,7 +21,7 @@ from specollama.spec_decode.types import AcceptanceMethod, SamplingOptions
 
 @dataclass(slots=True)
 class DrafterSet:
-    """The drafters of a pair. `file`: saves timings, calibrations and reply lengths."""
+    """The drafters of a pair. `file`: where timings, calibrations and reply lengths are saved."""
 
     drafts: list[LoadedModel]
     lookup: bool
