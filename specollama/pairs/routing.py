@@ -105,6 +105,7 @@ class ReplyRoute(Protocol):
 
     async def close(self) -> None:
         """Close models and connections."""
+        return  # a route that holds none open has nothing to close
 
 
 _FORCED = "set by the configuration"

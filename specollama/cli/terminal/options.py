@@ -145,7 +145,7 @@ def takes_sampling(command: Callable[..., None]) -> Callable[..., None]:
 def _flag(name: str) -> inspect.Parameter:
     option = _OPTIONS[name]
     kind, metavar = _KINDS[str(option.type)]
-    annotation = Annotated[kind, _sampling(option.metadata["help"], metavar)]
+    annotation = Annotated[kind, _sampling(option.metadata["help"], metavar)]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=annotation)
 
 
