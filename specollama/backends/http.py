@@ -9,11 +9,11 @@ import ssl
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from ipaddress import ip_address
 from typing import Any, TypeVar
 
 import httpx
 
+from specollama.config.endpoints import is_loopback
 from specollama.errors import BrokenReply, Unreachable
 
 _Result = TypeVar("_Result")
@@ -32,7 +32,7 @@ def map_httpx_errors(url: str, source: str, advice: str) -> Iterator[None]:
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        raise Unreachable(f"can't reach {where}: {root_cause(error)}; {advice}", url=url) from error
+        raise Unreachable(f"can't reach {where}: {root_cause(error)}", url=url, advice=advice) from error
     except httpx.TimeoutException as error:
         raise Unreachable(f"{where} gave no byte in time and was given up", url=url) from error
     except (httpx.RequestError, httpx.InvalidURL) as error:
@@ -83,8 +83,4 @@ def ssl_context() -> ssl.SSLContext:
 
 def is_remote(url: str) -> bool:
     """Whether the URL is not a loopback address, so that a proxy may apply."""
-    host = httpx.URL(url).host
-    try:
-        return not ip_address(host).is_loopback
-    except ValueError:
-        return host != "localhost"
+    return not is_loopback(httpx.URL(url).host)

@@ -15,6 +15,8 @@ from specollama.errors import ConfigError
 DEFAULT_PORT = "11434"
 DEFAULT_HOST = "127.0.0.1"
 SCHEME_PORTS = {"http": "80", "https": "443"}
+THIS_MACHINE = "http://localhost"
+"""A URL of this machine, for models that no server has."""
 REDACTED = "(not shown)"
 
 
@@ -100,12 +102,13 @@ def server_url(text: str) -> str:
 
 def on_different_machines(one: str, other: str) -> bool:
     """Whether two base URLs are of different machines, as far as their names tell; this one has several."""
-    hosts = {"this" if _of_this_machine(host) else host for host in (urlsplit(one).hostname, urlsplit(other).hostname)}
-    return len(hosts) > 1
+    hosts = [urlsplit(url).hostname for url in (one, other)]
+    return len({"this" if host is None or is_loopback(host) else host for host in hosts}) > 1
 
 
-def _of_this_machine(host: str | None) -> bool:
-    return host is None or host == "localhost" or (_is_ip(host) and ip_address(host).is_loopback)
+def is_loopback(host: str) -> bool:
+    """Whether a host name or IP address is this machine's loopback, which no other machine reaches."""
+    return host == "localhost" or (_is_ip(host) and ip_address(host).is_loopback)
 
 
 def redacted(value: object) -> str:
@@ -180,8 +183,7 @@ def loopback_port(url: str) -> int | None:
     """The port of a server on this machine's loopback; None for any other server."""
     _, _, rest = url.partition("://")
     host, _, port = rest.partition("/")[0].rpartition(":")
-    here = host == "localhost" or (_is_ip(host.strip("[]")) and ip_address(host.strip("[]")).is_loopback)
-    return int(port) if here else None
+    return int(port) if is_loopback(host.strip("[]")) else None
 
 
 def parse_model_at(text: str) -> tuple[str, str | None]:
