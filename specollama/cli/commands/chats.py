@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from specollama.cli.terminal import options, output
+from specollama.cli.terminal.escaping import escape_controls
 from specollama.errors import RunError, one_line
 
 app = typer.Typer(help="The conversations that `specollama chat` kept.", no_args_is_help=True, add_completion=False)
@@ -54,7 +55,7 @@ def export(
         print(output.json_text(as_object(kept), indent=2))
     else:
         text = as_markdown(kept)
-        sys.stdout.write(output.escape_controls(text) if output.stdout().is_terminal else text)
+        sys.stdout.write(escape_controls(text) if output.stdout().is_terminal else text)
 
 
 @app.command()
