@@ -64,8 +64,8 @@ def delete(name: Key) -> None:
     from specollama.pairs.history_store import ConversationStore
     from specollama.pairs.trace.recorder import last_trace_file
 
-    kept = ConversationStore().delete(name)
-    print(one_line(f"deleted: {kept.history.title}"), file=sys.stderr)
+    title = ConversationStore().delete(name)
+    print(one_line(f"deleted: {title}"), file=sys.stderr)
     try:
         last_trace_file().unlink(missing_ok=True)
     except OSError as error:
