@@ -62,13 +62,18 @@ class Endpoint:
         if self.token_env is None:
             return None
         token = environ.get(self.token_env, "").strip()
-        if token and token.isascii() and token.isprintable() and " " not in token:
+        if is_header_token(token):
             return token
         fault = "holds spaces or characters that no HTTP header can carry" if token else "is not set"
         raise ConfigError(
             f"the environment variable {self.token_env} {fault}; it has to hold the bearer token of "
             f"endpoint {self.name}, {self.url}"
         )
+
+
+def is_header_token(token: str) -> bool:
+    """Whether a bearer token can travel in an HTTP header as it is."""
+    return token != "" and token.isascii() and token.isprintable() and " " not in token
 
 
 def resolve_host(environ: Mapping[str, str]) -> Endpoint:

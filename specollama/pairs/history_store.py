@@ -12,9 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-import platformdirs
-
-from specollama.config import private_file
+from specollama.config import paths, private_file
 from specollama.errors import RunError, UsageError, one_line
 from specollama.pairs.conversation import ChatHistory, ChatTurn
 
@@ -62,16 +60,11 @@ class SavedConversation:
     created: str = ""
 
 
-def data_folder() -> Path:
-    """The folder with the user's conversations and typed lines."""
-    return platformdirs.user_data_path("specollama")
-
-
 class ConversationStore:
     """The kept conversations. Raises RunError naming the file where it can't be read or written."""
 
     def __init__(self, file: Path | None = None) -> None:
-        self.file = file or data_folder() / "conversations.sqlite3"
+        self.file = file or paths.data_folder() / "conversations.sqlite3"
 
     def save(self, kept: SavedConversation) -> SavedConversation:
         """Keep it as it is now. What another chat kept of it meanwhile stays: it is kept beside it then, as a new one.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from specollama.backends.ollama.model_info import full_name
+from specollama.backends.ollama.model_name import full_name
 from specollama.config.loading import Config
 from specollama.config.settings import ModelRef, PairSettings
 from specollama.pairs.pair import Pair

@@ -15,11 +15,11 @@ from pathlib import Path
 from time import perf_counter, time
 from typing import Annotated
 
-import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from specollama.backends.llama_cpp.model import LlamaModel, LoadOptions
 from specollama.backends.timings import has_expired, time_in_turn, valid_until
+from specollama.config import paths
 from specollama.config.atomic_file import replacement
 from specollama.spec_decode.calibration import CONFIDENCE_BINS, INITIAL_EXPLORATION, LOG_ODDS_SHIFTS
 from specollama.spec_decode.reply_length import BUCKETS
@@ -93,7 +93,7 @@ def model_key(path: Path, options: LoadOptions) -> str:
 def profile_file(*keys: str, folder: Path | None = None) -> Path:
     """Where what is known of a target and its drafts is kept: in `folder`, None: in the user's state directory."""
     name = hashlib.sha256("\n".join(keys).encode()).hexdigest()[:32]
-    return (folder or platformdirs.user_state_path("specollama")) / "planner" / f"{name}.json"
+    return (folder or paths.state_folder()) / "planner" / f"{name}.json"
 
 
 def load(file: Path) -> tuple[SavedProfile, str]:

@@ -14,12 +14,11 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-import platformdirs
-
 from specollama.backends.llama_cpp.memory_needs import weight_bytes
 from specollama.backends.llama_cpp.model import LlamaModel, LoadOptions
 from specollama.backends.llama_cpp.tokenizer import import_llama, offloads_to_gpu, silence_llama_log
 from specollama.backends.timings import DOUBTED_FOR, valid_until
+from specollama.config import paths
 from specollama.config.atomic_file import replacement
 from specollama.errors import RunError
 
@@ -34,7 +33,7 @@ def copy_path(path: Path) -> Path:
     file = path.stat()
     said = (str(path.resolve()), file.st_size, file.st_mtime_ns)
     name = hashlib.sha256(repr(said).encode()).hexdigest()[:32]
-    return platformdirs.user_cache_path("specollama") / "drafts" / f"{name}-q4_0.gguf"
+    return paths.cache_folder() / "drafts" / f"{name}-q4_0.gguf"
 
 
 def may_help(model: LlamaModel, options: LoadOptions) -> bool:

@@ -6,6 +6,7 @@ import os
 import socket
 from ipaddress import ip_address
 
+from specollama.config.endpoints import is_header_token
 from specollama.errors import RunError, UsageError
 
 TOKEN = "SPECOLLAMA_TOKEN"
@@ -14,9 +15,17 @@ TOKEN = "SPECOLLAMA_TOKEN"
 _BACKLOG = 128  # connections that may wait to be accepted
 
 
-def required_token(host: str) -> str | None:
-    """The token that requests must carry; None on a loopback address when there is none. Else UsageError."""
+def given_token() -> str | None:
+    """The token that requests must carry, if there is one. UsageError for one that no header can carry."""
     token = os.environ.get(TOKEN) or None
+    if token is not None and not is_header_token(token):
+        raise UsageError(f"{TOKEN} holds spaces or characters that no HTTP header can carry; nobody could send it")
+    return token
+
+
+def required_token(host: str) -> str | None:
+    """The same; UsageError, too, on an address that other machines reach when there is none."""
+    token = given_token()
     if token is None and not is_loopback(host):
         raise UsageError(f"{host} is open to other machines: set {TOKEN} to the token they have to send")
     return token

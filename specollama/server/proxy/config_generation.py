@@ -12,7 +12,7 @@ import httpx
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from specollama.backends.ollama.model_info import full_name
+from specollama.backends.ollama.model_name import full_name
 from specollama.config.endpoints import Endpoint
 from specollama.config.loading import Config
 from specollama.config.settings import ModelRef, ollama_endpoint

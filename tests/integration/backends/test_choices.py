@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
-from specollama.backends.ollama.model_info import full_name
+from specollama.backends.ollama.model_name import full_name
 from specollama.backends.ollama.request_bodies import RequestTemplate
 from specollama.backends.ollama.schema import Message, ModelDetails
 from specollama.config.endpoints import Endpoint

@@ -10,12 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
+from specollama.config.limits import REQUESTS
 from specollama.server.embedded.app import make_app
 from specollama.server.embedded.default_models import default_models
 from specollama.server.embedded.llama_server_process import LlamaServerProcess
 from specollama.server.embedded.serve import RunningServer, ServeSettings, serve_models
 from specollama.server.embedded.served_model import cut_middle
-from specollama.server.http.guard import BODY_LIMIT, is_local_host
+from specollama.server.http.guard import is_local_host
 
 ENDLESS = {"num_predict": -1, "temperature": 0, "stop": []}
 LONG_LIST = {"type": "array", "items": {"type": "integer"}, "minItems": 2000}
@@ -190,7 +191,7 @@ async def test_a_body_over_32_mib_is_refused() -> None:
             yield b" " * 2**20
 
     async with client() as http:
-        for content in (b" " * (BODY_LIMIT + 1), endless()):
+        for content in (b" " * (REQUESTS.body + 1), endless()):
             response = await http.post("/api/generate", content=content)
             assert response.status_code == 413
             assert response.json() == {"error": "request body too large: the limit is 32 MiB"}
