@@ -59,5 +59,7 @@ def _call() -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    print(f"error: {message}", file=sys.stderr)
+    from specollama.cli.terminal.escaping import escape_controls  # here, since only a fault needs it
+
+    print(f"error: {escape_controls(message)}", file=sys.stderr)
     sys.exit(code)
