@@ -21,6 +21,7 @@ from specollama.backends.ollama.tokenizer import load_tokenizers
 from specollama.config.endpoints import Endpoint
 from specollama.config.settings import FileRef, Overrides, PairSettings, ollama_endpoint
 from specollama.errors import EndpointError, ModelMissing, Unreachable, UnsupportedPair
+from specollama.pairs.decision_log import log_event
 from specollama.pairs.event_streams import fall_back_if_empty, plain_events
 from specollama.pairs.feasibility import (
     ReplyContext,
@@ -134,6 +135,7 @@ class Pair:
                 if isinstance(event, Done):
                     event.stats.first_token_duration = first
                     event.stats.total_duration = perf_counter_ns() - began
+                log_event(event)
                 yield event
 
     async def _events(self, ask: ReplyInput) -> AsyncGenerator[Event, None]:
