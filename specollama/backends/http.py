@@ -1,4 +1,4 @@
-"""Shared by all HTTP clients: certificates, timeouts, error mapping, and sending requests in order."""
+"""Shared by all HTTP clients: opening them, certificates, timeouts, error mapping, and sending requests in order."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import httpx
 
+from specollama.backends import request_log
 from specollama.config.endpoints import is_loopback
 from specollama.errors import BrokenReply, Unreachable
 
@@ -25,6 +26,32 @@ CONNECT_TIMEOUT = 10.0  # seconds
 IDLE_TIMEOUT = 300.0  # seconds without a byte: a large model may take minutes to load
 
 
+def open_client(
+    url: str,
+    *,
+    token: str | None = None,
+    connect_timeout: float = CONNECT_TIMEOUT,
+    idle_timeout: float | None = IDLE_TIMEOUT,
+    idle_connections: int = 32,
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> httpx.AsyncClient:
+    """Return a client for one server, whose requests are logged (`request_log`). Close it with `aclose`.
+
+    `token`: sent as a bearer token. Timeouts are in seconds; `idle_timeout`: between two bytes, None: no limit.
+    `idle_connections`: that stay open for the next request, for 30 seconds.
+    """
+    return httpx.AsyncClient(
+        base_url=url,
+        headers={"Authorization": f"Bearer {token}"} if token else None,
+        timeout=httpx.Timeout(idle_timeout, connect=connect_timeout),
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=idle_connections, keepalive_expiry=30),
+        verify=ssl_context(),
+        trust_env=is_remote(url),  # a proxy for the outside can't reach this machine's own
+        transport=transport,
+        event_hooks=request_log.hooks(),
+    )
+
+
 @contextmanager
 def map_httpx_errors(url: str, source: str, advice: str) -> Iterator[None]:
     """Turn httpx's errors into EndpointErrors. `advice`: what the user can do if there is no connection."""
@@ -32,10 +59,13 @@ def map_httpx_errors(url: str, source: str, advice: str) -> Iterator[None]:
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        request_log.LOG.warning("%s: no connection: %s", url, root_cause(error))
         raise Unreachable(f"can't reach {where}: {root_cause(error)}", url=url, advice=advice) from error
     except httpx.TimeoutException as error:
+        request_log.LOG.warning("%s: no byte in time", url)
         raise Unreachable(f"{where} gave no byte in time and was given up", url=url) from error
     except (httpx.RequestError, httpx.InvalidURL) as error:
+        request_log.LOG.warning("%s: the connection broke (%s)", url, type(error).__name__)
         raise BrokenReply(f"{where}: the connection broke: {root_cause(error)}", url=url) from error
 
 

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from specollama.backends.http import CONNECT_TIMEOUT, IDLE_TIMEOUT, is_remote, map_httpx_errors, ssl_context
+from specollama.backends.http import CONNECT_TIMEOUT, IDLE_TIMEOUT, map_httpx_errors, open_client
 from specollama.errors import BrokenReply, Refused
 
 _Answer = TypeVar("_Answer", bound=BaseModel)
@@ -37,7 +37,7 @@ class EngineClient:
     """
 
     kind = EngineKind("the engine")
-    kept_open = 32  # connections, while nothing is asked
+    idle_connections = 32  # that stay open between requests
 
     def __init__(
         self,
@@ -52,13 +52,12 @@ class EngineClient:
         self.url = url.rstrip("/")
         self.model = model
         self.source = source
-        self._http = httpx.AsyncClient(
-            base_url=self.url,
-            headers={"Authorization": f"Bearer {token}"} if token else None,
-            timeout=httpx.Timeout(idle_timeout, connect=connect_timeout),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=self.kept_open, keepalive_expiry=30),
-            verify=ssl_context(),
-            trust_env=is_remote(self.url),
+        self._http = open_client(
+            self.url,
+            token=token,
+            connect_timeout=connect_timeout,
+            idle_timeout=idle_timeout,
+            idle_connections=self.idle_connections,
         )
 
     async def __aenter__(self) -> Self:

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 import httpx
 from pydantic import ValidationError
 
-from specollama.backends.http import CONNECT_TIMEOUT, IDLE_TIMEOUT, is_remote, map_httpx_errors, ssl_context
+from specollama.backends.http import CONNECT_TIMEOUT, IDLE_TIMEOUT, map_httpx_errors, open_client
 from specollama.backends.ollama.schema import (
     ChatReply,
     GenerateReply,
@@ -51,14 +51,8 @@ class OllamaServer:
     ) -> None:
         self.url = url.rstrip("/")
         self.source = source
-        self._http = httpx.AsyncClient(
-            base_url=self.url,
-            headers={"Authorization": f"Bearer {token}"} if token else None,
-            timeout=httpx.Timeout(idle_timeout, connect=connect_timeout),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=30),
-            verify=ssl_context(),
-            trust_env=is_remote(self.url),  # a proxy for the outside can't reach this machine's own
-            transport=transport,
+        self._http = open_client(
+            self.url, token=token, connect_timeout=connect_timeout, idle_timeout=idle_timeout, transport=transport
         )
 
     async def __aenter__(self) -> Self:

@@ -10,7 +10,7 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import Response
 
-from specollama.backends.http import is_remote, root_cause, ssl_context
+from specollama.backends.http import open_client, root_cause
 from specollama.config.endpoints import Endpoint
 from specollama.errors import ApiError
 from specollama.server.http.responses import LinesResponse
@@ -19,7 +19,6 @@ _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade".split()
 )
 _OUR_OWN = frozenset((b"host", b"origin", b"content-length"))  # of a request: made anew, or checked already
-_KEEPALIVE = 30  # seconds
 
 
 class UpstreamBroken(Exception):
@@ -37,11 +36,11 @@ class Upstream:
 
     @classmethod
     def open(cls, endpoint: Endpoint, environ: Mapping[str, str], *, hide_authorization: bool) -> Upstream:
-        client = httpx.AsyncClient(
-            timeout=httpx.Timeout(endpoint.idle_timeout, connect=endpoint.connect_timeout),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=_KEEPALIVE),
-            verify=ssl_context(),
-            trust_env=is_remote(endpoint.url),
+        client = open_client(
+            endpoint.url,
+            connect_timeout=endpoint.connect_timeout,
+            idle_timeout=endpoint.idle_timeout,
+            idle_connections=64,
         )
         return cls(endpoint, endpoint.token(environ), client, hide_authorization)
 
