@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -105,7 +106,22 @@ def on_different_machines(one: str, other: str) -> bool:
 
 
 def _of_this_machine(host: str | None) -> bool:
-    return host is None or host == "localhost" or (_is_ip(host) and ip_address(host).is_loopback)
+    return host is None or is_loopback_host(host)
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether a host of a URL is this machine's loopback, however it is written: `127.1`, `[::ffff:127.0.0.1]`."""
+    name = host.strip("[]").lower().removesuffix(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    if _is_ip(name):
+        address = ip_address(name)
+        mapped = address.ipv4_mapped if address.version == 6 else None
+        return (mapped or address).is_loopback
+    try:
+        return re.fullmatch(r"[0-9a-fx.]+", name) is not None and socket.inet_aton(name)[0] == 127
+    except OSError:
+        return False
 
 
 def redacted(value: object) -> str:
@@ -180,8 +196,7 @@ def loopback_port(url: str) -> int | None:
     """The port of a server on this machine's loopback; None for any other server."""
     _, _, rest = url.partition("://")
     host, _, port = rest.partition("/")[0].rpartition(":")
-    here = host == "localhost" or (_is_ip(host.strip("[]")) and ip_address(host.strip("[]")).is_loopback)
-    return int(port) if here else None
+    return int(port) if is_loopback_host(host) else None
 
 
 def parse_model_at(text: str) -> tuple[str, str | None]:

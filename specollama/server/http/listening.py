@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from ipaddress import ip_address
 
-from specollama.config.endpoints import is_header_token
+from specollama.config.endpoints import is_header_token, is_loopback_host
 from specollama.errors import RunError, UsageError
 
 TOKEN = "SPECOLLAMA_TOKEN"
@@ -26,16 +25,9 @@ def given_token() -> str | None:
 def required_token(host: str) -> str | None:
     """The same; UsageError, too, on an address that other machines reach when there is none."""
     token = given_token()
-    if token is None and not is_loopback(host):
+    if token is None and not is_loopback_host(host):
         raise UsageError(f"{host} is open to other machines: set {TOKEN} to the token they have to send")
     return token
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def bind(host: str, port: int) -> socket.socket:
