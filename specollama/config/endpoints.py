@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -107,8 +108,18 @@ def on_different_machines(one: str, other: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or IP address is this machine's loopback, which no other machine reaches."""
-    return host == "localhost" or (_is_ip(host) and ip_address(host).is_loopback)
+    """Whether a host of a URL is this machine's loopback, however it is written: `127.1`, `[::ffff:127.0.0.1]`."""
+    name = host.strip("[]").lower().removesuffix(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    if _is_ip(name):
+        address = ip_address(name)
+        mapped = address.ipv4_mapped if address.version == 6 else None
+        return (mapped or address).is_loopback
+    try:
+        return re.fullmatch(r"[0-9a-fx.]+", name) is not None and socket.inet_aton(name)[0] == 127
+    except OSError:
+        return False
 
 
 def redacted(value: object) -> str:

@@ -96,13 +96,18 @@ Seconds = Annotated[float, Field(gt=0)]
 AtLeastOne = Annotated[int, Field(ge=1)]
 
 
-_KINDS: Mapping[str, Any] = {"float": float, "int": int, "int | None": int, "tuple[str, ...]": list[str]}
+_KINDS: Mapping[str, Any] = {
+    "float": float | None,
+    "int": int | None,
+    "int | None": int | None,
+    "tuple[str, ...]": list[str] | None,
+}
 """The type of a sampling option in the file, by its type in `SamplingOptions`."""
 
 _SamplingTable = create_model(
     "_SamplingTable",
     __base__=Table,
-    **{each.name: (_KINDS[str(each.type)] | None, None) for each in fields(SamplingOptions)},  # type: ignore[call-overload]
+    **{each.name: (_KINDS[str(each.type)], None) for each in fields(SamplingOptions)},  # type: ignore[call-overload]
 )
 
 

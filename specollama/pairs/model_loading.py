@@ -178,7 +178,7 @@ class ModelLoader:
             undo.callback((model := LlamaModel(path, self.options)).close)
             undo.callback((vocabulary := LlamaTokenizer(path)).close)
             known = self.profiles.get(key)
-            if known is None or len(known.passes) < min(2, len(timing[0])):  # one size is no curve
+            if known is None or 1 not in known.passes or len(known.passes) < min(2, len(timing[0])):  # no curve
                 self.profiles[key] = _profile(model, vocabulary, timing)
             undo.pop_all()
         return LoadedModel(name, model, vocabulary, key, self.profiles[key], timing)

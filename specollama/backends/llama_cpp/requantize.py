@@ -14,6 +14,7 @@ from pathlib import Path
 from time import time
 from typing import Any
 
+from specollama.backends.llama_cpp.memory_needs import weight_bytes
 from specollama.backends.llama_cpp.model import LlamaModel, LoadOptions
 from specollama.backends.llama_cpp.tokenizer import import_llama, offloads_to_gpu, silence_llama_log
 from specollama.backends.timings import DOUBTED_FOR, valid_until
@@ -39,7 +40,7 @@ def may_help(model: LlamaModel, options: LoadOptions) -> bool:
     """Whether a copy could be quicker: run by the processor, of another type than the copy's, and of bearable size."""
     on_gpu = options.gpu_layers != 0 and offloads_to_gpu()
     quick = model.metadata("general.file_type") == str(import_llama().LLAMA_FTYPE_MOSTLY_Q4_0)
-    return not on_gpu and not quick and model.path.stat().st_size <= MAX_FILE_BYTES
+    return not on_gpu and not quick and weight_bytes(model.path) <= MAX_FILE_BYTES
 
 
 def is_faster(step: float, copied: float) -> bool:
@@ -64,7 +65,7 @@ def write_copy(path: Path, copy: Path) -> None:
     try:
         copy.parent.mkdir(parents=True, exist_ok=True)
         _delete_abandoned(copy.parent)
-        if shutil.disk_usage(copy.parent).free < 2 * path.stat().st_size:
+        if shutil.disk_usage(copy.parent).free < 2 * weight_bytes(path):
             raise RunError(f"too little room in {copy.parent}")
         with replacement(copy) as scratch:
             if llama.llama_model_quantize(os.fsencode(path), os.fsencode(scratch), _parameters(llama)):

@@ -18,6 +18,7 @@ from specollama.cli.chat.pair_choice import PairChoice
 from specollama.cli.chat.progress import ContextUsage, ReplyProgress
 from specollama.cli.chat.reply_view import ReplyView, ViewSettings
 from specollama.cli.terminal import output
+from specollama.cli.terminal.escaping import escape_controls
 from specollama.config import private_file
 from specollama.config.loading import Config
 from specollama.config.settings import Overrides, PairSettings
@@ -106,7 +107,7 @@ class ChatSession:
 
     def say(self, text: str) -> None:
         """Show a message beside the answer. Its text may come from a model or a server."""
-        text = output.escape_controls(text)
+        text = escape_controls(text)
         if text and self.terminal:
             output.stderr(wrap=True).print(RichText(text))
         elif text:
