@@ -224,7 +224,8 @@ async def local_events(
         speculation.observer = watch
         ahead = ahead_drafters(others)
         speculation.target = OverlappedTarget(speculation.target, ahead)
-        off = why_drafting_is_off(settings)
+        drafting = bool(opened.drafts or opened.drafters.lookup or others)
+        off = why_drafting_is_off(settings) or (None if drafting else "no draft model can be used")
         near = [near_tie_text(_quantisation(plan))] if sampling.greedy and off is None else []
         words = "; ".join([off or f"local, lookahead {speculation.lookahead}", *filter(None, near), *plan.notices])
         speculation.stats.reason = off or ""

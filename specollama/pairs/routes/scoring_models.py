@@ -13,7 +13,6 @@ from specollama.backends.engines.base import Engine, EngineInfo
 from specollama.backends.engines.token_texts import TokenTexts
 from specollama.backends.llama_cpp import model_thread, profiling
 from specollama.backends.llama_cpp.chat_template import render_chat
-from specollama.backends.llama_cpp.gguf_metadata import refuse_unreadable
 from specollama.backends.llama_cpp.sampler import Sampler
 from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
 from specollama.backends.ollama.model_info import ModelInfo
@@ -22,7 +21,7 @@ from specollama.backends.timings import has_expired
 from specollama.config.settings import FileRef, ModelRef, PairSettings
 from specollama.pairs.drafters import DrafterSet, lookahead_for
 from specollama.pairs.feasibility import ReplyContext
-from specollama.pairs.model_loading import ModelLoader, load_options
+from specollama.pairs.model_loading import ModelLoader, load_options, readable_drafts
 from specollama.pairs.prompt import strip_bos
 from specollama.pairs.routes.scoring_feasibility import request_pattern
 from specollama.pairs.routes.scoring_profiling import profile_engine, profile_key
@@ -154,7 +153,9 @@ class ScoringModels:
         planner.fixed_lengths = tuple(min(length, planner.draft_limit) for length in planner.fixed_lengths)
         # The engine draws by itself: what it is likeliest to draw is the best guess.
         guessing = Sampler(replace(sampling, temperature=0.0), 0)
-        drafter = self.drafters.make_drafter(planner, guessing, tokens, self.token_texts.text, others)
+        drafter = self.drafters.make_drafter(
+            planner, guessing, tokens, self.token_texts.text, others, self.notices.append
+        )
         return ReplyDrafting(drafter, lookahead, rule, ahead_drafters(others))
 
 
@@ -163,15 +164,14 @@ async def open_scoring_models(
 ) -> ScoringModels:
     """Open what drafts for an engine. `state`: the folder that keeps what is learnt; None: the user's.
 
-    Raises RunError when a draft's file can't be opened, EndpointError."""
+    A draft's file that can't be opened is left out, with a notice. Raises EndpointError."""
     facts = await engine.info()
     key, options = profile_key(target, facts), load_options(settings.options, settings)
     files = {str(draft): draft.path for draft in settings.drafts if isinstance(draft, FileRef)}
-    for path in files.values():
-        refuse_unreadable(path)
+    files, left_out = readable_drafts(files)
     file = profiling.profile_file(key, *(profiling.model_key(path, options) for path in files.values()), folder=state)
     kept, notice = profiling.load(file)
-    opening = ModelLoader(options, settings.requantize, dict(kept.models), [notice] if notice else [])
+    opening = ModelLoader(options, settings.requantize, dict(kept.models), [*left_out, *([notice] if notice else [])])
     opened = await model_thread.run_on_model_thread(lambda stopped: opening.load_drafts(files, stopped))
     with ExitStack() as undo:
         for model in opened:
