@@ -203,13 +203,13 @@ def test_a_missing_draft_is_shown_with_the_same_advice(call: Call, embedded_url:
     )
 
 
-def pair_at(port: int, name: str = "p") -> str:
-    return f'[pairs.{name}]\ntarget = "t@http://127.0.0.1:{port}"\ndraft = "d@http://127.0.0.1:{port}"\n'
-
-
 @pytest.mark.parametrize("flags", [[], ["--json"]])
 def test_pairs_whose_only_server_is_down_end_with_1(call: Call, flags: list[str]) -> None:
-    own_config(pair_at(9))
+    model = 'endpoint = "down"'
+    own_config(
+        '[endpoints.down]\nurl = "http://127.0.0.1:9"\n[pairs.p]\n'
+        f'target = {{ model = "t", {model} }}\ndraft = {{ model = "d", {model} }}\n'
+    )
     shown = call("pairs", *flags)
     assert shown.code == 1
     assert "http://127.0.0.1:9" in shown.out
