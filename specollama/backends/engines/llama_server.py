@@ -76,7 +76,7 @@ class LlamaServer(EngineClient):
 
     kind = EngineKind("llama-server")
     capabilities = Capabilities(renders_chats=True, penalizes_prompt=True)
-    kept_open = 2  # it gives each connection a thread, so that idle ones would starve it
+    idle_connections = 2  # it gives each connection a thread, so that idle ones would starve it
 
     async def props(self) -> Props:
         return await self.get("/props", Props)
@@ -207,18 +207,7 @@ def _names(listed: Mapping[str, Any], props: Props) -> list[str]:
 
 def sampling_body(options: SamplingOptions) -> dict[str, Any]:
     """The sampling options by llama-server's names, which are Ollama's. `seed`: what holds unless one is given."""
-    return {
-        "temperature": options.temperature,
-        "top_k": options.top_k,
-        "top_p": options.top_p,
-        "min_p": options.min_p,
-        "typical_p": options.typical_p,
-        "repeat_last_n": options.repeat_last_n,
-        "repeat_penalty": options.repeat_penalty,
-        "presence_penalty": options.presence_penalty,
-        "frequency_penalty": options.frequency_penalty,
-        "seed": _RANDOM,
-    }
+    return {**options.distribution, "seed": _RANDOM}
 
 
 def completion_body(prompt: str | list[int], options: SamplingOptions) -> dict[str, Any]:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-import stat
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from specollama.backends.ollama.model_name import ModelName, parse_name
+from specollama.config.plain_file import open_plain
 from specollama.errors import RunError
 
 _WEIGHTS = "application/vnd.ollama.image.model"
@@ -44,7 +44,7 @@ def find_weights(name: str, environ: Mapping[str, str], digest: str = "") -> Pat
     manifest = _first_readable(places, name)
     if manifest is None:
         return None
-    with manifest.open("rb") as file:
+    with open_plain(manifest) as file:
         content = file.read(_MANIFEST_LIMIT)
     if digest and sha256(content).hexdigest() != digest.removeprefix("sha256:"):
         return None
@@ -89,9 +89,7 @@ def _first_readable(files: Iterable[Path], name: str) -> Path | None:
     """Raises RunError for a file that is there and may not be read."""
     for file in files:
         try:
-            if not stat.S_ISREG(file.stat().st_mode):
-                raise RunError(f"{name}: {file} isn't a plain file")
-            with file.open("rb"):
+            with open_plain(file):
                 return file
         except PermissionError:
             raise RunError(f"{name}: {file} may not be read by this user (join its group, or give a path)") from None

@@ -22,7 +22,7 @@ from specollama.cli.terminal.escaping import escape_controls
 from specollama.config import private_file
 from specollama.config.loading import Config
 from specollama.config.settings import Overrides, PairSettings
-from specollama.errors import EndpointError, RunError, SpecollamaError, UsageError
+from specollama.errors import EndpointError, Refused, RunError, SpecollamaError, UsageError
 from specollama.pairs.conversation import ChatHistory, ChatTurn
 from specollama.pairs.history_store import ConversationStore, SavedConversation
 from specollama.pairs.pair import Pair
@@ -298,8 +298,8 @@ class ChatSession:
         self.say(self.context_usage.announcement(before))
 
     def _advice(self, error: SpecollamaError) -> str:
-        long = any(word in str(error) for word in ("context", "exceed", "longer than"))
-        return f"; {self.context_usage.advice}" if long and "num_ctx" not in str(error) else ""
+        full = isinstance(error, Refused) and error.is_context_full
+        return f"; {self.context_usage.advice}" if full else ""
 
     @property
     def _recorders(self) -> list[TraceRecorder]:

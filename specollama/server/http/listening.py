@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from ipaddress import ip_address
 
-from specollama.config.endpoints import is_header_token
+from specollama.config.endpoints import is_header_token, is_loopback
 from specollama.errors import RunError, UsageError
 
 TOKEN = "SPECOLLAMA_TOKEN"
@@ -29,13 +28,6 @@ def required_token(host: str) -> str | None:
     if token is None and not is_loopback(host):
         raise UsageError(f"{host} is open to other machines: set {TOKEN} to the token they have to send")
     return token
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -14,7 +14,7 @@ def error_for(error: ApiError | SpecollamaError) -> ApiError:
         return error
     if not isinstance(error, EndpointError):
         return ApiError(400 if isinstance(error, UsageError) else 500, str(error))
-    status = 500 if isinstance(error, Refused) and error.status < 400 else error.status
+    status = error.status if not isinstance(error, Refused) or 400 <= error.status < 600 else 500
     return ApiError(status, error.said or str(error))
 
 

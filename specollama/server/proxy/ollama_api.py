@@ -9,9 +9,11 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+import httpx
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from specollama.backends.http import read_json
 from specollama.backends.ollama.model_name import full_name
 from specollama.backends.ollama.request_json import read_object
 from specollama.config.settings import FileRef
@@ -79,10 +81,20 @@ async def show(request: Request) -> Response:
     asked = {name: value for name, value in body.items() if name != "name"}
     asked["model"] = target.model
     response = await generation.upstream_of(opened).json("POST", "/api/show", asked)
-    answer, _ = read_object(response.content)
-    if response.is_error or answer is None:
+    if response.is_error:
         return Response(response.content, response.status_code, media_type=response.headers.get("content-type"))
-    return json_response({**answer, **pair_entry})
+    return json_response({**_described(response), **pair_entry})
+
+
+def _described(response: httpx.Response) -> dict[str, Any]:
+    """What a server says of a model. Raises ApiError 502."""
+    try:
+        described = read_json(response.content)
+    except ValueError:
+        described = None
+    if not isinstance(described, dict):
+        raise ApiError(502, f"{response.url}: it isn't answered as Ollama does")
+    return described
 
 
 async def other(request: Request) -> Response:

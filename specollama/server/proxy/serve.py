@@ -17,13 +17,13 @@ import httpx
 import uvicorn
 
 from specollama.config import trust
-from specollama.config.endpoints import SCHEME_PORTS
+from specollama.config.endpoints import SCHEME_PORTS, is_loopback
 from specollama.config.limits import REQUESTS, RequestLimits
 from specollama.config.loading import LOCAL_NAME, Config, load_config
 from specollama.config.settings import ModelRef
 from specollama.errors import ApiError, RunError, SpecollamaError, UsageError
 from specollama.pairs.trace.recorder import TraceFile
-from specollama.server.http.listening import bind, given_token, is_loopback, required_token, url_of
+from specollama.server.http.listening import bind, given_token, required_token, url_of
 from specollama.server.http.origins import Origins
 from specollama.server.http.protocol import uvicorn_config
 from specollama.server.proxy.access_log import JsonLog
