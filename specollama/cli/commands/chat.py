@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _CONVERSATION = "Conversation"
 
 
+@options.takes_sampling
 def chat(
     pair: Annotated[
         str | None,
@@ -41,9 +43,7 @@ def chat(
     lookahead: options.Lookahead = None,
     route: options.RouteName = None,
     rule: options.RuleName = None,
-    temperature: options.Temperature = None,
-    seed: options.Seed = None,
-    num_predict: options.NumPredict = None,
+    sampling: options.Sampling = MappingProxyType({}),
     num_ctx: options.NumCtx = None,
     num_thread: options.Threads = None,
     batch_threads: options.BatchThreads = None,
@@ -92,10 +92,7 @@ def chat(
 
     if theme not in (None, *THEMES):
         raise UsageError(f"--theme {theme}: must be one of {', '.join(THEMES)}")
-    sampling = {
-        "temperature": temperature,
-        "seed": seed,
-        "num_predict": num_predict,
+    loading = {
         "num_ctx": num_ctx,
         "num_thread": num_thread,
         "num_gpu": num_gpu,
@@ -106,7 +103,7 @@ def chat(
         route=route,
         rule=rule,
         keep_alive=keep_alive,
-        sampling=sampling,
+        sampling={**sampling, **loading},
         opening={"batch_threads": batch_threads, "kv_type": kv_type, "requantize": requantize},
     )
     known = options.load_configuration(config)

@@ -117,7 +117,6 @@ _KINDS: Mapping[str, tuple[Any, str | None]] = {
 """Type and metavar of a flag, by the type of its option in `SamplingOptions`."""
 
 _OPTIONS = {each.name: each for each in fields(SamplingOptions)}
-Temperature = Annotated[float | None, _sampling(_OPTIONS["temperature"].metadata["help"])]
 NumCtx = Annotated[int | None, _sampling("Context length in tokens; another one loads the models anew.")]
 NumKeep = Annotated[int | None, _sampling("Tokens to keep from the start when the context overflows.")]
 
@@ -145,7 +144,7 @@ def takes_sampling(command: Callable[..., None]) -> Callable[..., None]:
 def _flag(name: str) -> inspect.Parameter:
     option = _OPTIONS[name]
     kind, metavar = _KINDS[str(option.type)]
-    annotation = Annotated[kind, _sampling(option.metadata["help"], metavar)]
+    annotation = Annotated[kind, _sampling(option.metadata["help"], metavar)]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=annotation)
 
 
