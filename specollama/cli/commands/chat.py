@@ -11,6 +11,7 @@ import typer
 
 from specollama.cli.terminal import options
 from specollama.cli.terminal.attachments import load_attachments
+from specollama.cli.terminal.standard_streams import read_any_bytes
 from specollama.config.loading import Config
 from specollama.errors import ConfigError, UsageError
 
@@ -113,7 +114,7 @@ def chat(
     choice = _choice(PairChoice(pair, target, draft), kept, known, terminal)
     kept.history.system = system or kept.history.system
     kept.history.images = load_attachments(image)
-    options.read_any_bytes()
+    read_any_bytes()
     with asyncio.Runner() as runner:
         session = ChatSession(
             runner,

@@ -21,7 +21,7 @@ from specollama.config.settings import PairSettings
 from specollama.pairs.decoding import choose_acceptance_method, lookahead_for
 from specollama.pairs.drafters import DrafterSet
 from specollama.pairs.feasibility import why_context_is_full
-from specollama.pairs.model_loading import LoadedModel, ModelLoader
+from specollama.pairs.model_loading import LoadedModel, ModelLoader, readable_drafts
 from specollama.spec_decode.cost_curve import CostCurve
 from specollama.spec_decode.decode_loop import SpeculativeDecoder
 from specollama.spec_decode.metrics import Stats
@@ -100,14 +100,17 @@ class LocalModels:
         can_draft = bool(self.drafts or self.drafters.lookup or others)
         vocabulary = self.target.vocabulary
         target = LocalTarget(self.target.model, vocabulary, written, sampler, rule=rule, top_count=shown)
+        stats = Stats(route=Route.LOCAL, prompt_eval_count=written.prompt_tokens)
         return SpeculativeDecoder(
             prompt=prompt,
             target=target,
-            drafter=self.drafters.make_drafter(planner, sampler, written.tokens, vocabulary.token_text, others),
+            drafter=self.drafters.make_drafter(
+                planner, sampler, written.tokens, vocabulary.token_text, others, stats.notices.append
+            ),
             lookahead=lookahead_for(settings, planner=planner, can_draft=can_draft),
             rule=rule,
             options=sampling,
-            stats=Stats(route=Route.LOCAL, prompt_eval_count=written.prompt_tokens),
+            stats=stats,
             random=Random(seed),
         )
 
@@ -124,8 +127,8 @@ async def load_models(
     """Open the files, and time them if that wasn't done before on this machine.
 
     `requantize`: a draft model may be opened as a quicker copy (backends.llama_cpp.requantize). `state`: the folder
-    for saved timings and calibration; None: the user's. Raises RunError when a file can't be opened, MissingPackage
-    without llama-cpp-python.
+    for saved timings and calibration; None: the user's. A draft model that can't be opened is left out, with a notice.
+    Raises RunError when the target can't be opened, MissingPackage without llama-cpp-python.
     """
     return await model_thread.run_on_model_thread(
         lambda stopped: _load_models(target, drafts, options, lookup, requantize, state, stopped)
@@ -141,13 +144,13 @@ def _load_models(
     state: Path | None,
     stopped: Callable[[], bool],
 ) -> LocalModels:
-    for path in (target, *drafts.values()):
-        refuse_unreadable(path)
+    refuse_unreadable(target)
+    drafts, left_out = readable_drafts(drafts)
     file = profiling.profile_file(
         *(profiling.model_key(path, options) for path in (target, *drafts.values())), folder=state
     )
     saved, notice = profiling.load(file)
-    opening = ModelLoader(options, requantize, dict(saved.models), [notice] if notice else [])
+    opening = ModelLoader(options, requantize, dict(saved.models), [*left_out, *([notice] if notice else [])])
     with ExitStack() as undo:
         ours = opening.load_target(target)
         undo.callback(ours.close)

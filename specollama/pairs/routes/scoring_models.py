@@ -13,7 +13,6 @@ from specollama.backends.engines.base import Engine, EngineInfo
 from specollama.backends.engines.token_texts import TokenTexts
 from specollama.backends.llama_cpp import model_thread, profiling
 from specollama.backends.llama_cpp.chat_template import render_chat
-from specollama.backends.llama_cpp.gguf_metadata import refuse_unreadable
 from specollama.backends.llama_cpp.sampler import Sampler
 from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
 from specollama.backends.ollama.model_info import ModelInfo
@@ -23,7 +22,7 @@ from specollama.config.settings import FileRef, ModelRef, PairSettings
 from specollama.pairs.decoding import choose_acceptance_method, lookahead_for
 from specollama.pairs.drafters import DrafterSet
 from specollama.pairs.feasibility import ReplyContext
-from specollama.pairs.model_loading import ModelLoader, load_options
+from specollama.pairs.model_loading import ModelLoader, load_options, readable_drafts
 from specollama.pairs.prompt import strip_bos
 from specollama.pairs.routes.scoring_feasibility import request_pattern, why_not_rejection
 from specollama.pairs.routes.scoring_profiling import profile_engine, profile_key
@@ -156,7 +155,9 @@ class ScoringModels:
         planner.draft_limit = max(1, min(planner.draft_limit, limit))
         # The engine samples by itself: the token that it samples most often is the best guess.
         sampler = Sampler(replace(sampling, temperature=0.0), 0)
-        drafter = self.drafters.make_drafter(planner, sampler, tokens, self.token_texts.text, served)
+        drafter = self.drafters.make_drafter(
+            planner, sampler, tokens, self.token_texts.text, served, self.notices.append
+        )
         lookahead = lookahead_for(settings, planner=planner, can_draft=self.can_draft)
         return ReplyDrafting(drafter, lookahead, rule, ahead_drafters(served))
 
@@ -166,15 +167,14 @@ async def open_scoring_models(
 ) -> ScoringModels:
     """Load the drafters of an engine's target. `state`: the folder for saved timings; None: the user's.
 
-    Raises RunError when a draft's file can't be opened, EndpointError."""
+    A draft's file that can't be opened is left out, with a notice. Raises EndpointError."""
     facts = await engine.info()
     key, options = profile_key(target, facts), load_options(settings.options, settings)
     files = {str(draft): draft.path for draft in settings.drafts if isinstance(draft, FileRef)}
-    for path in files.values():
-        refuse_unreadable(path)
+    files, left_out = readable_drafts(files)
     file = profiling.profile_file(key, *(profiling.model_key(path, options) for path in files.values()), folder=state)
     saved, notice = profiling.load(file)
-    opening = ModelLoader(options, settings.requantize, dict(saved.models), [notice] if notice else [])
+    opening = ModelLoader(options, settings.requantize, dict(saved.models), [*left_out, *([notice] if notice else [])])
     opened = await model_thread.run_on_model_thread(lambda stopped: opening.load_drafts(files, stopped))
     with ExitStack() as undo:
         for model in opened:

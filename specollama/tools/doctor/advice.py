@@ -52,7 +52,14 @@ def give_advice(found: PairFindings) -> list[Advice]:
     all_advice = [advice for server in servers.values() for advice in server_advice(server)]
     all_advice += _models(found)
     if not any(advice.prevents for advice in all_advice):
-        all_advice += [*_faults(found), *_tokenizer(found), *_contexts(found), *_lanes(found), *_routes(found)]
+        all_advice += [
+            *_faults(found),
+            *_local(found),
+            *_tokenizer(found),
+            *_contexts(found),
+            *_lanes(found),
+            *_routes(found),
+        ]
     return sorted(all_advice, key=lambda advice: not advice.prevents)
 
 
@@ -98,6 +105,13 @@ def _contexts(found: PairFindings) -> Iterator[Advice]:
         yield Advice(words, where, f"beyond it nothing is drafted: {do}", lines=lines)
 
 
+def _local(found: PairFindings) -> Iterator[Advice]:
+    """Why the target isn't opened in process: first, since no other route gains as much on most machines."""
+    if isinstance(found.local, LocalObstacle) and _worth_opening(found):
+        install = ("pip install 'specollama[local]'",) if isinstance(found.local, PackageMissing) else ()
+        yield Advice(found.local, found.name, "the route local is the one that gains on most machines", lines=install)
+
+
 def _lanes(found: PairFindings) -> Iterator[Advice]:
     lanes, server = found.lanes, found.target_server
     if server is None or not isinstance(lanes, LanesFinding):
@@ -137,9 +151,6 @@ def _better_lanes(lanes: LanesFinding, server: ServerFinding) -> dict[str, str]:
 def _routes(found: PairFindings) -> Iterator[Advice]:
     best = found.best
     known = {route.route: route for route in found.routes}
-    if isinstance(found.local, LocalObstacle) and _worth_opening(found):
-        install = ("pip install 'specollama[local]'",) if isinstance(found.local, PackageMissing) else ()
-        yield Advice(found.local, found.name, "the route local is the one that gains on most machines", lines=install)
     chosen = known.get(found.route)
     if found.route is not Route.AUTO and _gains(best) and _slower(chosen, best):
         now = f", expected at {chosen.speedup:.2f}x," if chosen and chosen.speedup else ""

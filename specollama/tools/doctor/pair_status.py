@@ -193,7 +193,7 @@ def _file(path: Path) -> ModelFinding:
 def _local(settings: PairSettings, environ: Mapping[str, str], target: ModelInfo) -> Path | str:
     """The file of the target's weights; or why it isn't opened in process ("" if that need not be shown)."""
     try:
-        return target_file(settings, environ, target.digest)
+        return target_file(settings, environ, target)
     except RunError as error:
         return f"local: {error}"
 
