@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import httpx
 from pydantic_core import from_json
 
-from specollama.config.endpoints import is_loopback_host
+from specollama.config.endpoints import is_loopback
 from specollama.config.limits import ANSWERS, MIB
 from specollama.errors import BrokenReply, ConfigError, Unreachable
 
@@ -145,7 +145,7 @@ def map_httpx_errors(url: str, source: str, advice: str) -> Iterator[None]:
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        raise Unreachable(f"can't reach {where}: {root_cause(error)}; {advice}", url=url) from error
+        raise Unreachable(f"can't reach {where}: {root_cause(error)}", url=url, advice=advice) from error
     except (httpx.TimeoutException, TimeoutError) as error:
         raise Unreachable(f"{where} gave no byte in time and was given up", url=url) from error
     except UnusableAnswer as error:
@@ -198,4 +198,4 @@ def ssl_context() -> ssl.SSLContext:
 
 def is_remote(url: str) -> bool:
     """Whether the URL is not a loopback address, so that a proxy may apply."""
-    return not is_loopback_host(httpx.URL(url).host)
+    return not is_loopback(httpx.URL(url).host)

@@ -9,7 +9,7 @@ import typer
 
 from specollama._version import __version__
 from specollama.cli.command_table import LazyGroup
-from specollama.cli.terminal import standard_streams
+from specollama.cli.terminal import signals, standard_streams
 from specollama.errors import SpecollamaError, UsageError
 
 app = typer.Typer(
@@ -38,11 +38,17 @@ def _options(
 
 
 def main() -> None:
-    """The console script. Exit codes: 1 a run failed, 2 a mistake in the call, 130 interrupted.
+    """The console script. Exit codes: 1 a run failed, 2 a mistake in the call, 130 interrupted, 128 + n by signal n.
 
     An interrupt, and a pipe that nobody reads any more, typer turns into exit codes.
     """
     standard_streams.allow_any_text()
+    with signals.end_on_signals():
+        _call()
+
+
+def _call() -> None:
+    """Run the command of the arguments. A fault is one line on stderr."""
     try:
         app([standard_streams.decode_terminal_text(argument) for argument in sys.argv[1:]], prog_name="specollama")
     except SpecollamaError as error:
@@ -53,5 +59,7 @@ def main() -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    print(f"error: {message}", file=sys.stderr)
+    from specollama.cli.terminal.escaping import escape_controls  # here, since only a fault needs it
+
+    print(f"error: {escape_controls(message)}", file=sys.stderr)
     sys.exit(code)

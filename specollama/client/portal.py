@@ -1,27 +1,31 @@
-"""An event loop beside the program, for code that isn't asynchronous: in threads, and in notebooks whose own runs."""
+"""Runs coroutines from synchronous code, on an event loop in a thread of its own: notebooks already run one themselves.
+
+anyio's portal begins and ends the loop. Work runs as plain asyncio tasks on it, because anyio cancels an awaiting task
+again and again, which would break off the clean-up of ours.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import os
 import sys
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Generator
-from contextlib import aclosing, suppress
+from contextlib import ExitStack, aclosing
 from typing import Any, TypeVar
+
+from anyio.from_thread import start_blocking_portal
 
 T = TypeVar("T")
 
-_PATIENCE = 5.0  # seconds that work gets to end with the program
-
 _lock = threading.Lock()
-_loop: asyncio.AbstractEventLoop | None = None
-_thread: threading.Thread | None = None
+_portal: _Portal | None = None
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Its result. What interrupts the wait, Ctrl-C say, cancels it."""
-    future = asyncio.run_coroutine_threadsafe(coroutine, _running())
+    """Run the coroutine and return its result, or raise its exception. What interrupts the wait (Ctrl-C) cancels it."""
+    future = asyncio.run_coroutine_threadsafe(coroutine, _loop())
     try:
         return future.result()
     finally:
@@ -29,10 +33,10 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def iterate_sync(generator: AsyncGenerator[T, None]) -> Generator[T, None, None]:
-    """Its items. Left early, it is closed before this returns.
+    """Yield the generator's items and raise its exceptions. When the caller stops early, the generator is closed first.
 
-    One task drives it from beginning to end, since a generator's time limits belong to the task that entered them; it
-    goes one item ahead at most.
+    One task drives the generator from beginning to end, because `asyncio.timeout` belongs to the task that entered it.
+    It computes one item ahead at most.
     """
     queue: asyncio.Queue[tuple[bool, Any]] = asyncio.Queue(maxsize=1)
     task = run_sync(_started(generator, queue))
@@ -70,30 +74,30 @@ async def _ended(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def _running() -> asyncio.AbstractEventLoop:
-    """The loop, begun when it is first wanted, and anew in a forked process, which has no threads of its parent."""
-    global _loop, _thread
+class _Portal:
+    """anyio's event loop in a thread, from the first use until the program ends."""
+
+    def __init__(self) -> None:
+        self._opened = ExitStack()
+        portal = self._opened.enter_context(start_blocking_portal(name="specollama"))
+        self.process = os.getpid()
+        self.loop: asyncio.AbstractEventLoop = portal.call(_running_loop)
+        atexit.register(self._close)
+
+    def _close(self) -> None:
+        """Cancel what still runs, wait until it has cleaned up, and end the thread, which a forked process hasn't."""
+        if os.getpid() == self.process:
+            self._opened.close()
+
+
+async def _running_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.get_running_loop()
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    """Return the loop. It begins with the first use, and anew in a forked process, which has no thread for it yet."""
+    global _portal
     with _lock:
-        if _loop is None or _thread is None or not _thread.is_alive():
-            _loop = asyncio.new_event_loop()
-            _thread = threading.Thread(target=_loop.run_forever, name="specollama", daemon=True)
-            _thread.start()
-            atexit.register(_stop, _loop, _thread)
-        return _loop
-
-
-def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-    """At the end of the program: what was left open ends in order."""
-    if thread.is_alive():
-        with suppress(TimeoutError):
-            asyncio.run_coroutine_threadsafe(_all_ended(), loop).result(_PATIENCE)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-async def _all_ended() -> None:
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+        if _portal is None or _portal.process != os.getpid():
+            _portal = _Portal()
+        return _portal.loop

@@ -16,6 +16,8 @@ from specollama.errors import ConfigError
 DEFAULT_PORT = "11434"
 DEFAULT_HOST = "127.0.0.1"
 SCHEME_PORTS = {"http": "80", "https": "443"}
+THIS_MACHINE = "http://localhost"
+"""A URL of this machine, for models that no server has."""
 REDACTED = "(not shown)"
 
 
@@ -101,16 +103,12 @@ def server_url(text: str) -> str:
 
 def on_different_machines(one: str, other: str) -> bool:
     """Whether two base URLs are of different machines, as far as their names tell; this one has several."""
-    hosts = {"this" if _of_this_machine(host) else host for host in (urlsplit(one).hostname, urlsplit(other).hostname)}
-    return len(hosts) > 1
+    hosts = [urlsplit(url).hostname for url in (one, other)]
+    return len({"this" if host is None or is_loopback(host) else host for host in hosts}) > 1
 
 
-def _of_this_machine(host: str | None) -> bool:
-    return host is None or is_loopback_host(host)
-
-
-def is_loopback_host(host: str) -> bool:
-    """Whether a host of a URL is this machine's loopback, however it is written: `127.1`, `[::ffff:127.0.0.1]`."""
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine's loopback, however written: `127.1`, `[::ffff:127.0.0.1]`."""
     name = host.strip("[]").lower().removesuffix(".")
     if name == "localhost" or name.endswith(".localhost"):
         return True
@@ -196,7 +194,7 @@ def loopback_port(url: str) -> int | None:
     """The port of a server on this machine's loopback; None for any other server."""
     _, _, rest = url.partition("://")
     host, _, port = rest.partition("/")[0].rpartition(":")
-    return int(port) if is_loopback_host(host) else None
+    return int(port) if is_loopback(host) else None
 
 
 def parse_model_at(text: str) -> tuple[str, str | None]:

@@ -10,9 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn, Unpack
 
-import platformdirs
-
-from specollama.config import toml
+from specollama.config import paths, toml
 from specollama.config.endpoints import Endpoint, parse_model_at, resolve_host, server_url
 from specollama.config.plain_file import open_plain
 from specollama.config.schema import ConfigTable, ModelTable, PairTable, join_names, suggest_names
@@ -230,7 +228,7 @@ def _check_tokens(settings: PairSettings, environ: Mapping[str, str]) -> PairSet
 
 
 def _user_file() -> Path:
-    return platformdirs.user_config_path("specollama") / "config.toml"
+    return paths.config_folder() / "config.toml"
 
 
 def _first_steps(file: Path | None) -> str:

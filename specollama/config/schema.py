@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from specollama.config.endpoints import server_url
-from specollama.spec_decode.types import AcceptanceMethod, Route, ServerApi
+from specollama.spec_decode.types import AcceptanceMethod, Route, SamplingOptions, ServerApi
 
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 SECRET = re.compile(r"token|secret|pass|key|auth", re.IGNORECASE)
@@ -29,7 +30,10 @@ def table_error(words: str, key: str | None = None) -> PydanticCustomError:
 
 
 def _must(words: str, check: Callable[[Any], bool] = lambda value: True) -> WrapValidator:
-    """Refuses, in these words, what isn't of the field's type or fails the check."""
+    """Refuse, in these words, what isn't of the field's type or fails the check.
+
+    For the few fields whose type doesn't say what is allowed. All others are worded by `validation.WORDS`.
+    """
 
     def validate(value: Any, handler: Callable[[Any], Any]) -> Any:
         try:
@@ -88,35 +92,37 @@ class Table(BaseModel):
         return data
 
 
-Number = Annotated[float | None, _must("a number")]
-WholeNumber = Annotated[int | None, _must("a whole number")]
-Seconds = Annotated[float, _must("a number of seconds above 0", lambda value: value > 0)]
+Seconds = Annotated[float, Field(gt=0)]
+AtLeastOne = Annotated[int, Field(ge=1)]
 
 
-class OptionsTable(Table):
-    """Ollama's options by their names: those of `schema.SAMPLING_OPTIONS` and `schema.LOAD_OPTIONS`."""
+_KINDS: Mapping[str, Any] = {
+    "float": float | None,
+    "int": int | None,
+    "int | None": int | None,
+    "tuple[str, ...]": list[str] | None,
+}
+"""The type of a sampling option in the file, by its type in `SamplingOptions`."""
+
+_SamplingTable = create_model(
+    "_SamplingTable",
+    __base__=Table,
+    **{each.name: (_KINDS[str(each.type)], None) for each in fields(SamplingOptions)},  # type: ignore[call-overload]
+)
+
+
+class OptionsTable(_SamplingTable):  # type: ignore[misc, valid-type]
+    """Ollama's options by their names: the sampling options, and those with which models are loaded."""
 
     key_word: ClassVar[str] = "option"
-    temperature: Number = None
-    top_k: WholeNumber = None
-    top_p: Number = None
-    min_p: Number = None
-    typical_p: Number = None
-    repeat_last_n: WholeNumber = None
-    repeat_penalty: Number = None
-    presence_penalty: Number = None
-    frequency_penalty: Number = None
-    seed: WholeNumber = None
-    num_predict: WholeNumber = None
-    num_keep: WholeNumber = None
-    stop: Annotated[list[str] | None, _must('a list of texts, as ["END"]')] = None
-    num_ctx: WholeNumber = None
-    num_batch: WholeNumber = None
-    num_gpu: WholeNumber = None
-    main_gpu: WholeNumber = None
-    use_mmap: Annotated[bool | None, _must("true or false")] = None
-    num_thread: WholeNumber = None
-    draft_num_predict: WholeNumber = None
+    num_keep: int | None = None
+    num_ctx: int | None = None
+    num_batch: int | None = None
+    num_gpu: int | None = None
+    main_gpu: int | None = None
+    use_mmap: bool | None = None
+    num_thread: int | None = None
+    draft_num_predict: int | None = None
 
 
 class EndpointTable(Table):
@@ -132,13 +138,13 @@ class EndpointTable(Table):
 class ModelTable(Table):
     """A model on a server, or (`path`) a GGUF file that is opened here."""
 
-    model: Annotated[str, _must("a model's name, as qwen2.5-coder:32b")] = Field("", examples=['"qwen2.5-coder:32b"'])
+    model: str = Field("", examples=['"qwen2.5-coder:32b"'])
     endpoint: Annotated[
         str | list[str] | None,
         _must("the name of an endpoint, or a list of such names", lambda names: names != []),
     ] = None
-    api: Annotated[ServerApi | None, Field(strict=False), _must("one of " + ", ".join(ServerApi))] = None
-    path: Annotated[str | None, _must("a GGUF file, as ~/models/qwen.gguf")] = None
+    api: Annotated[ServerApi | None, Field(strict=False)] = None
+    path: str | None = None
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:
@@ -170,13 +176,13 @@ class TuningTable(Table):
         int | list[int] | Literal["auto"],
         _must('"auto", a whole number from 0, or a list of such from 1, round by round', _is_lookahead),
     ] = "auto"
-    route: Annotated[Route, Field(strict=False), _must("one of " + ", ".join(Route))] = Route.AUTO
+    route: Annotated[Route, Field(strict=False)] = Route.AUTO
     rule: Annotated[
         AcceptanceMethod,
         Field(strict=False),
         _must("one of auto, rejection, match", lambda value: value is not AcceptanceMethod.GREEDY),
     ] = AcceptanceMethod.AUTO
-    lanes: Annotated[int | None, _must("a whole number, 1 or more", lambda value: value >= 1)] = None
+    lanes: AtLeastOne | None = None
     keep_alive: Annotated[
         str | float | None,
         _must(
@@ -187,9 +193,9 @@ class TuningTable(Table):
     kv_type: Annotated[
         str | None, _must('a cache type of llama.cpp, as "q8_0"', lambda name: VARIABLE.fullmatch(name))
     ] = None
-    batch_threads: Annotated[int | None, _must("a whole number, 1 or more", lambda value: value >= 1)] = None
-    draft_ahead: Annotated[bool | None, _must("true or false")] = None
-    requantize: Annotated[bool, _must("true or false")] = True
+    batch_threads: AtLeastOne | None = None
+    draft_ahead: bool | None = None
+    requantize: bool = True
     options: OptionsTable = OptionsTable()
 
     def given(self) -> dict[str, Any]:
@@ -207,21 +213,21 @@ class TuningTable(Table):
 class PairTable(TuningTable):
     target: ModelTable = Field(examples=['{ model = "qwen2.5-coder:32b" }'])
     draft: Annotated[list[ModelTable], WrapValidator(_draft)] = []
-    native: Annotated[str | None, _must("a server, as http://127.0.0.1:11436, or the name of an endpoint")] = None
-    intercept: Annotated[bool, _must("true or false")] = True
+    native: str | None = None
+    intercept: bool = True
 
 
 class ServeTable(Table):
     """What `specollama serve` does beside answering for the pairs."""
 
-    endpoint: Annotated[str | None, _must("the name of an endpoint")] = None
-    stats: Annotated[bool, _must("true or false")] = True
-    log_prompts: Annotated[bool, _must("true or false")] = False
-    max_requests: Annotated[int, _must("a whole number, 1 or more", lambda value: value >= 1)] = 256
-    max_queue: Annotated[int, _must("a whole number, 0 or more", lambda value: value >= 0)] = 512
-    max_body: Annotated[int, _must("a number of bytes, 1 or more", lambda value: value >= 1)] = 32 * 2**20
-    max_prompt: Annotated[int | None, _must("a number of characters, 1 or more", lambda value: value >= 1)] = None
-    max_num_predict: Annotated[int | None, _must("a number of tokens, 1 or more", lambda value: value >= 1)] = None
+    endpoint: str | None = None
+    stats: bool = True
+    log_prompts: bool = False
+    max_requests: AtLeastOne = 256
+    max_queue: Annotated[int, Field(ge=0)] = 512
+    max_body: AtLeastOne = 32 * 2**20
+    max_prompt: AtLeastOne | None = None
+    max_num_predict: AtLeastOne | None = None
     shutdown_timeout: Seconds = 30.0
     stuck_after: Seconds = 600.0
 
@@ -229,24 +235,24 @@ class ServeTable(Table):
 class ChatTable(Table):
     """How a chat begins; its flags, and `/set` in it, change that. `history` None: kept at a terminal alone."""
 
-    history: Annotated[bool | None, _must("true or false")] = None
-    theme: Annotated[Literal["default", "colourblind", "mono"], _must('"default", "colourblind" or "mono"')] = "default"
-    origin: Annotated[bool, _must("true or false")] = False
-    verbose: Annotated[bool, _must("true or false")] = False
-    markdown: Annotated[bool, _must("true or false")] = True
-    wordwrap: Annotated[bool, _must("true or false")] = True
-    fold: Annotated[bool, _must("true or false")] = False
+    history: bool | None = None
+    theme: Literal["default", "colourblind", "mono"] = "default"
+    origin: bool = False
+    verbose: bool = False
+    markdown: bool = True
+    wordwrap: bool = True
+    fold: bool = False
 
 
 class ReviewTable(Table):
     """How replies are approved. `quorum`: different reviewers of one text; `mark_below`: a token's probability."""
 
-    quorum: Annotated[int, _must("a whole number, 1 or more", lambda value: value >= 1)] = 1
-    mark_below: Annotated[float, _must("a probability, 0 to 1", lambda value: 0 <= value <= 1)] = 0.5
+    quorum: AtLeastOne = 1
+    mark_below: Annotated[float, Field(ge=0, le=1)] = 0.5
 
 
 class ConfigTable(Table):
-    default_pair: Annotated[str | None, _must("the name of a pair")] = None
+    default_pair: str | None = None
     chat: ChatTable = ChatTable()
     review: ReviewTable = ReviewTable()
     serve: ServeTable = ServeTable()

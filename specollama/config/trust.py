@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
+from specollama.config import paths
 from specollama.config.atomic_file import replacement
 from specollama.config.loading import LOCAL_NAME, Config, find_config, parse_config, read_config
 from specollama.errors import ConfigError, one_line
@@ -99,7 +98,7 @@ def _key(path: Path) -> str:
 
 
 def _file() -> Path:
-    return platformdirs.user_state_path("specollama") / "trusted.json"
+    return paths.state_folder() / "trusted.json"
 
 
 def _answers() -> dict[str, Any]:

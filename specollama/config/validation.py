@@ -1,4 +1,4 @@
-"""A table of the file is validated; its first fault names the place where it was written."""
+"""Validates a table of the configuration file. Its first fault names the place where the value was written."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from specollama.config.endpoints import REDACTED, redacted
 from specollama.config.schema import SECRET, EndpointTable, Table
@@ -50,24 +51,59 @@ def dotted_key(*keys: str) -> str:
     return ".".join(key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else redacted(key) for key in keys)
 
 
+WORDS = {
+    "bool_type": "true or false",
+    "dict_type": "a table",
+    "enum": "one of {names}",
+    "finite_number": "a number",
+    "float_type": "a number",
+    "greater_than": "above {gt:g}",
+    "greater_than_equal": "{ge:g} or more",
+    "int_from_float": "a whole number",
+    "int_type": "a whole number",
+    "less_than_equal": "{le:g} or less",
+    "list_type": "a list, in brackets: [...]",
+    "literal_error": "{quoted}",
+    "string_too_short": "a text that isn't empty",
+    "string_type": "a text",
+}
+"""What a message says after "must be", by pydantic's error types (docs.pydantic.dev, "Validation Errors")."""
+
+
 def validate_table(table: type[T], data: Mapping[str, Any], place: ConfigLocation) -> T:
-    """The table; its first fault is raised as from the place."""
+    """Return `data` as a table. Raises ConfigError, for flags UsageError, naming its first fault and the place."""
     try:
         return table.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
-    context = first.get("ctx", {})
-    keys, value = _as_written([key for key in (*first["loc"], context.get("key")) if key is not None], data)
-    place.with_keys(*keys).fail(context.get("words", first["msg"]), value)
+        faults = [(*_as_written(fault, data), fault) for fault in error.errors()]
+    keys, value, first = faults[0]
+    own = first.get("ctx", {}).get("words")
+    words = own or f"must be {_alternatives(fault for at, _, fault in faults if at == keys)}"
+    place.with_keys(*keys).fail(words, value)
 
 
-def _as_written(keys: Iterable[str | int], data: Any) -> tuple[list[str], Any]:
-    """The path of keys, and what is there. A single entry may stand for a list of one."""
+def _alternatives(faults: Iterable[ErrorDetails]) -> str:
+    """What one place may hold: pydantic has a fault for each type that the place may have."""
+    return " or ".join(dict.fromkeys(_words(fault) for fault in faults))
+
+
+def _words(fault: ErrorDetails) -> str:
+    context = fault.get("ctx", {})
+    expected = str(context.get("expected", ""))  # as "'a', 'b' or 'c'"
+    names = expected.replace("'", "").replace(" or ", ", ")
+    return WORDS[fault["type"]].format(**context, names=names, quoted=expected.replace("'", '"'))
+
+
+def _as_written(fault: ErrorDetails, data: Any) -> tuple[list[str], Any]:
+    """The path of keys, and what is there; None for a key that is missing.
+
+    A single entry may stand for a list of one. Where a value may be of several types, pydantic's last key is a type.
+    """
     path, value = list[str](), data
-    for key in keys:
-        if isinstance(key, int) and not isinstance(value, list):
-            continue
-        path.append(str(key))
-        known = isinstance(value, list) or (isinstance(value, Mapping) and key in value)
-        value = value[key] if known else None
-    return path, value
+    for step in fault["loc"]:
+        if (isinstance(value, list) and isinstance(step, int)) or (isinstance(value, Mapping) and step in value):
+            path.append(str(step))
+            value = value[step]  # type: ignore[index]
+    if (key := fault.get("ctx", {}).get("key")) is None:
+        return path, value
+    return [*path, key], value.get(key) if isinstance(value, Mapping) else None

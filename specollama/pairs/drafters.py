@@ -11,14 +11,12 @@ from specollama.backends.llama_cpp import profiling
 from specollama.backends.llama_cpp.drafter import LocalDrafter
 from specollama.backends.llama_cpp.sampler import Sampler
 from specollama.backends.prompt_lookup import LookupDrafter
-from specollama.config.settings import PairSettings
 from specollama.pairs.model_loading import LoadedModel
 from specollama.spec_decode.calibration import PROMPT_LOOKUP, Calibration, DrafterStats
 from specollama.spec_decode.cost_curve import CostCurve
-from specollama.spec_decode.lookahead import FixedLookahead, Lookahead
 from specollama.spec_decode.planner import Planner
 from specollama.spec_decode.reply_length import LengthsByRequest, ReplyLengths
-from specollama.spec_decode.types import AcceptanceMethod, Route, SamplingOptions
+from specollama.spec_decode.types import AcceptanceMethod, SamplingOptions
 
 
 @dataclass(slots=True)
@@ -103,14 +101,3 @@ def _tokens(draft: LoadedModel, tokens: list[int]) -> Callable[[str], list[int]]
     if draft.shares_tokenizer:
         return lambda text: tokens
     return lambda text: list(draft.vocabulary.encode(text))
-
-
-def lookahead_for(settings: PairSettings, planner: Planner, *, drafting: bool) -> Lookahead:
-    """The planner, or what the settings ask for in its place."""
-    if settings.route is Route.PLAIN or settings.lookahead == 0 or not drafting:
-        return FixedLookahead(0)
-    if settings.lookahead == "auto":
-        return planner
-    lengths = (settings.lookahead,) if isinstance(settings.lookahead, int) else settings.lookahead
-    planner.fixed_lengths = tuple(min(length, planner.draft_limit) for length in lengths)
-    return planner

@@ -130,9 +130,7 @@ class ModelLoader:
 
     def _fastest(self, draft: LoadedModel, copy: Path, copied: str, *, weighed: bool) -> LoadedModel:
         """The draft model or its copy. Raises RunError when the copy can't be made or opened."""
-        if not copy.exists():
-            requantize.write_copy(draft.model.path, copy)
-        other = self._load_draft_file(draft.name, copy, copied)
+        other = self._load_copy(draft, copy, copied)
         until = None if weighed else self._weigh(draft, other)
         doubt = doubt_text(until)
         if not self._copy_is_faster(draft.key, copied):
@@ -149,6 +147,16 @@ class ModelLoader:
             f"{draft.name} drafts {where} ({doubt})" if doubt else f"{draft.name} drafts {times}{where}"
         )
         return other
+
+    def _load_copy(self, draft: LoadedModel, copy: Path, key: str) -> LoadedModel:
+        """The copy, made where it is missing or damaged. Raises RunError when it can't be made or opened."""
+        if copy.exists():
+            try:
+                return self._load_draft_file(draft.name, copy, key)
+            except DamagedFile:
+                copy.unlink()
+        requantize.write_copy(draft.model.path, copy)
+        return self._load_draft_file(draft.name, copy, key)
 
     def _weigh(self, draft: LoadedModel, copy: LoadedModel) -> float | None:
         """Time draft and copy in turn. Returns when to time them again (Unix time); None: the result is sound."""
@@ -170,7 +178,7 @@ class ModelLoader:
             undo.callback((model := LlamaModel(path, self.options)).close)
             undo.callback((vocabulary := LlamaTokenizer(path)).close)
             known = self.profiles.get(key)
-            if known is None or len(known.passes) < min(2, len(timing[0])):  # one size is no curve
+            if known is None or 1 not in known.passes or len(known.passes) < min(2, len(timing[0])):  # no curve
                 self.profiles[key] = _profile(model, vocabulary, timing)
             undo.pop_all()
         return LoadedModel(name, model, vocabulary, key, self.profiles[key], timing)

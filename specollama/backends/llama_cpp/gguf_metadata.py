@@ -67,8 +67,8 @@ def read_header(path: Path) -> GgufHeader:
                 return _parse(data)
     except OSError as error:
         raise UsageError(f"can't read {path}: {error.strerror}") from error
-    except (struct.error, KeyError, UnicodeDecodeError, OverflowError) as error:
-        raise UsageError(f"{path} is a damaged GGUF file") from error
+    except (struct.error, KeyError, ValueError, OverflowError, MemoryError, RecursionError):  # lengths and nesting lie
+        raise UsageError(f"{path} is a damaged GGUF file") from None
 
 
 def _parse(data: mmap.mmap) -> GgufHeader:

@@ -13,12 +13,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter, time
+from typing import Annotated
 
-import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from specollama.backends.llama_cpp.model import LlamaModel, LoadOptions
 from specollama.backends.timings import has_expired, time_in_turn, valid_until
+from specollama.config import paths
 from specollama.config.atomic_file import replacement
 from specollama.spec_decode.calibration import CONFIDENCE_BINS, INITIAL_EXPLORATION, LOG_ODDS_SHIFTS
 from specollama.spec_decode.reply_length import BUCKETS
@@ -31,7 +32,7 @@ _READ = 64  # tokens
 _READINGS = 2
 _BEFORE = 32  # tokens that are there already
 
-_Counts = list[float]
+_Counts = list[Annotated[float, Field(ge=0)]]
 
 
 class ModelProfile(BaseModel):
@@ -43,7 +44,7 @@ class ModelProfile(BaseModel):
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 
-    passes: dict[int, float] = Field(min_length=1)
+    passes: dict[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0)]] = Field(min_length=1)
     reading: float = Field(ge=0)
     plain: float | None = Field(default=None, gt=0)
     until: float | None = None
@@ -56,7 +57,7 @@ class CalibrationCounts(BaseModel):
 
     hits: _Counts = Field(min_length=CONFIDENCE_BINS, max_length=CONFIDENCE_BINS)
     trials: _Counts = Field(min_length=CONFIDENCE_BINS, max_length=CONFIDENCE_BINS)
-    shifts: _Counts = Field(
+    shifts: list[float] = Field(
         default=[0.0] * len(LOG_ODDS_SHIFTS), min_length=len(LOG_ODDS_SHIFTS), max_length=len(LOG_ODDS_SHIFTS)
     )
     spare: float = Field(default=INITIAL_EXPLORATION, ge=0)
@@ -92,7 +93,7 @@ def model_key(path: Path, options: LoadOptions) -> str:
 def profile_file(*keys: str, folder: Path | None = None) -> Path:
     """Where what is known of a target and its drafts is kept: in `folder`, None: in the user's state directory."""
     name = hashlib.sha256("\n".join(keys).encode()).hexdigest()[:32]
-    return (folder or platformdirs.user_state_path("specollama")) / "planner" / f"{name}.json"
+    return (folder or paths.state_folder()) / "planner" / f"{name}.json"
 
 
 def load(file: Path) -> tuple[SavedProfile, str]:

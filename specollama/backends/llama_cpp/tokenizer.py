@@ -18,8 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
+from specollama.config import paths
 from specollama.config.atomic_file import replacement
 from specollama.errors import MissingPackage, RunError
 
@@ -30,7 +29,7 @@ _PIECE_LIMIT = 1024  # bytes; the longest pieces of known vocabularies have a fe
 def cache_path(url: str, digest: str) -> Path:
     """Where the vocabulary of a model is kept; a server's word for a digest counts for that server alone."""
     server = hashlib.sha256(url.encode()).hexdigest()[:16]
-    return platformdirs.user_cache_path("specollama") / "vocabularies" / server / f"{digest}.gguf"
+    return paths.cache_folder() / "vocabularies" / server / f"{digest}.gguf"
 
 
 def write_vocabulary_file(model_info: Mapping[str, Any], path: Path) -> None:

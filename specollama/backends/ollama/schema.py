@@ -7,9 +7,12 @@ Responses are dumped with `body()`, which leaves out what Ollama leaves out.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from specollama.spec_decode.types import SamplingOptions
 
 TOP_LOGPROBS_LIMIT = 20
 """The largest `top_logprobs` that Ollama accepts."""
@@ -20,23 +23,7 @@ LOAD_OPTIONS = frozenset({"num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mm
 PASSED_ON_OPTIONS = LOAD_OPTIONS | {"num_keep"}
 """Options that go into every request as they are: they don't choose between tokens."""
 
-SAMPLING_OPTIONS = frozenset(
-    {
-        "temperature",
-        "top_k",
-        "top_p",
-        "min_p",
-        "typical_p",
-        "repeat_last_n",
-        "repeat_penalty",
-        "presence_penalty",
-        "frequency_penalty",
-        "seed",
-        "num_predict",
-        "num_keep",
-        "stop",
-    }
-)
+SAMPLING_OPTIONS = frozenset(each.name for each in fields(SamplingOptions)) | {"num_keep"}
 """Options that never load the model anew."""
 
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from time import perf_counter, time
 from typing import TypeVar
 
-import platformdirs
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from specollama.backends.http import send_in_order
@@ -26,6 +25,7 @@ from specollama.backends.ollama.request_bodies import RequestTemplate
 from specollama.backends.ollama.schema import GenerateReply
 from specollama.backends.ollama.server_watch import is_loaded
 from specollama.backends.timings import DOUBTED_FOR, doubt_text, duration_until, has_expired, valid_until
+from specollama.config import paths
 from specollama.errors import EndpointError
 from specollama.spec_decode.acceptance import position_seed
 
@@ -239,7 +239,7 @@ def cache_file(requests: RequestTemplate, target: ModelInfo, draft: ModelInfo | 
     parts = [f"{model.server.url} {model.version} {model.digest}" for model in models]
     parts.append(json.dumps(dict(requests.passed_on), sort_keys=True))
     name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
-    return platformdirs.user_cache_path("specollama") / "probes" / f"{name}.json"
+    return paths.cache_folder() / "probes" / f"{name}.json"
 
 
 def load(file: Path | None) -> SlotProbe | str | None:

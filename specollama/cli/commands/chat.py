@@ -190,8 +190,8 @@ def _choice(given: PairChoice, kept: SavedConversation, config: Config, terminal
 def _reader(session: ChatSession) -> MessageReader:
     from specollama.cli.chat.line_reader import LineReader, TerminalReader
     from specollama.cli.chat.pair_choice import pair_names
+    from specollama.config.paths import data_folder
     from specollama.errors import RunError
-    from specollama.pairs.history_store import data_folder
 
     if not session.terminal:
         return LineReader()
@@ -214,6 +214,8 @@ def _hold(session: ChatSession) -> None:
 
     if session.history_so_far.turns:
         session.say(resumed_text(session.saved))
+        if session.terminal:
+            session.take_back_unanswered()
     elif session.terminal:
         session.say(f"{session.status()} · /help lists the commands, Ctrl-D leaves")
     while True:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from specollama.cli.terminal import options
+from specollama.cli.terminal import options, signals
 from specollama.server.proxy.requirements import require_packages
 
 
@@ -31,4 +31,5 @@ def serve(
     # here, since without the packages just checked it can't even be imported
     from specollama.server.proxy.serve import run
 
+    signals.leave_to_server()
     run(known, host=host, port=port, allow_anyone=allow_anyone, trace=options.trace_file(trace, texts=trace_texts))

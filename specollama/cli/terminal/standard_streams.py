@@ -20,6 +20,15 @@ def discard_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def flush_or_discard() -> None:
+    """Write out what stdout still holds, or drop it where that fails, as on a terminal that was closed."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except (OSError, ValueError):
+        discard_stdout()
+
+
 def decode_terminal_text(text: str) -> str:
     """Read as UTF-8 what Python couldn't decode in the terminal's encoding."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

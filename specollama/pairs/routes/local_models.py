@@ -18,13 +18,14 @@ from specollama.backends.llama_cpp.model import LoadOptions
 from specollama.backends.llama_cpp.sampler import Sampler
 from specollama.backends.llama_cpp.target import LocalTarget, TokenSequence
 from specollama.config.settings import PairSettings
-from specollama.errors import UnsupportedPair
-from specollama.pairs.drafters import DrafterSet, lookahead_for
+from specollama.pairs.decoding import choose_acceptance_method, lookahead_for
+from specollama.pairs.drafters import DrafterSet
+from specollama.pairs.feasibility import why_context_is_full
 from specollama.pairs.model_loading import LoadedModel, ModelLoader
 from specollama.spec_decode.cost_curve import CostCurve
 from specollama.spec_decode.decode_loop import SpeculativeDecoder
 from specollama.spec_decode.metrics import Stats
-from specollama.spec_decode.types import AcceptanceMethod, Route, SamplingOptions
+from specollama.spec_decode.types import Route, SamplingOptions
 
 
 @dataclass(slots=True)
@@ -57,11 +58,9 @@ class LocalModels:
         notices, self.notices = tuple(self.notices), []
         return notices
 
-    def why_full(self, prompt: str) -> str:
-        """Why the prompt leaves no room for a reply; "" when it does."""
-        tokens = len(self.encode(prompt))
-        full = tokens + 2 > self.context_length
-        return f"the prompt of {tokens} tokens fills the context of {self.context_length}" if full else ""
+    def why_full(self, prompt: str) -> str | None:
+        """Why the prompt leaves no room for a reply; None if it does."""
+        return why_context_is_full(len(self.encode(prompt)), self.context_length)
 
     def encode(self, prompt: str) -> list[int]:
         return list(self.target.vocabulary.encode(prompt))
@@ -92,38 +91,25 @@ class LocalModels:
         shown: int = 2,
     ) -> SpeculativeDecoder:
         """One reply. `others`: draft models that aren't opened here. `shown`: most probable tokens that are told."""
-        rule = local_acceptance_method(settings.rule, sampling)
+        seeded = "the reply would depend on the draft, and a seed asks for one that doesn't"
+        rule = choose_acceptance_method(settings.rule, sampling, None if sampling.seed is None else seeded)
         seed = secrets.randbits(62) if sampling.seed is None else sampling.seed
         sampler, written = Sampler(sampling, seed), TokenSequence(self.encode(prompt))
         curve = CostCurve(dict(self.target.costs.passes))
         planner = self.drafters.make_planner(curve, rule, sampling, others, written.tokens)
-        drafting = bool(self.drafts or self.drafters.lookup or others)
+        can_draft = bool(self.drafts or self.drafters.lookup or others)
         vocabulary = self.target.vocabulary
         target = LocalTarget(self.target.model, vocabulary, written, sampler, rule=rule, top_count=shown)
         return SpeculativeDecoder(
             prompt=prompt,
             target=target,
             drafter=self.drafters.make_drafter(planner, sampler, written.tokens, vocabulary.token_text, others),
-            lookahead=lookahead_for(settings, planner, drafting=drafting),
+            lookahead=lookahead_for(settings, planner=planner, can_draft=can_draft),
             rule=rule,
             options=sampling,
             stats=Stats(route=Route.LOCAL, prompt_eval_count=written.prompt_tokens),
             random=Random(seed),
         )
-
-
-def local_acceptance_method(asked: AcceptanceMethod, sampling: SamplingOptions) -> AcceptanceMethod:
-    """Greedy at temperature 0; else match, draft and target drawing with the same noise, unless asked otherwise.
-
-    Raises UnsupportedPair when rejection was asked for and a seed, too: the reply would depend on the draft.
-    """
-    if sampling.greedy:
-        return AcceptanceMethod.GREEDY
-    if asked is AcceptanceMethod.REJECTION and sampling.seed is not None:
-        raise UnsupportedPair(
-            "rule rejection depends on the draft, and a seed asks for a reply that doesn't; use `match`"
-        )
-    return AcceptanceMethod.REJECTION if asked is AcceptanceMethod.REJECTION else AcceptanceMethod.MATCH
 
 
 async def load_models(

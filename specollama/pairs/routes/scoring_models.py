@@ -20,11 +20,12 @@ from specollama.backends.ollama.model_info import ModelInfo
 from specollama.backends.ollama.tokenizer import load_tokenizer
 from specollama.backends.timings import has_expired
 from specollama.config.settings import FileRef, ModelRef, PairSettings
-from specollama.pairs.drafters import DrafterSet, lookahead_for
+from specollama.pairs.decoding import choose_acceptance_method, lookahead_for
+from specollama.pairs.drafters import DrafterSet
 from specollama.pairs.feasibility import ReplyContext
 from specollama.pairs.model_loading import ModelLoader, load_options
 from specollama.pairs.prompt import strip_bos
-from specollama.pairs.routes.scoring_feasibility import request_pattern
+from specollama.pairs.routes.scoring_feasibility import request_pattern, why_not_rejection
 from specollama.pairs.routes.scoring_profiling import profile_engine, profile_key
 from specollama.pairs.routes.scoring_prompt import Messages
 from specollama.pairs.served_drafters import ahead_drafters, make_served_drafter
@@ -138,24 +139,24 @@ class ScoringModels:
         text_by_server = await self.served_draft.server.render(body)
         return None if text_by_server is None else strip_bos(text_by_server, self.vocabulary)
 
-    def prepare_reply(
-        self, settings: PairSettings, context: ReplyContext, tokens: list[int], most: int
-    ) -> ReplyDrafting:
-        """For one reply. `tokens`: of all its text, to which the target adds; `most`: to be drafted in a round."""
-        sampling = context.sampling
-        rule = AcceptanceMethod.GREEDY if sampling.greedy else AcceptanceMethod.MATCH
-        others = [make_served_drafter(self.served_draft, context, self.engine_url)] if self.served_draft else []
+    def prepare_reply(self, context: ReplyContext, tokens: list[int], limit: int) -> ReplyDrafting:
+        """The drafting of one reply.
+
+        `tokens`: ids of the text so far, which the target extends; `limit`: tokens that a round can verify at most.
+        """
+        settings, sampling = context.settings, context.sampling
+        rule = choose_acceptance_method(settings.rule, sampling, why_not_rejection(self.engine_name))
+        served = [make_served_drafter(self.served_draft, context, self.engine_url)] if self.served_draft else []
         known = self.known_profile(sampling)
         planner = self.drafters.make_planner(
-            CostCurve(dict(known.passes) if known else dict(_UNMEASURED)), rule, sampling, others, tokens
+            CostCurve(dict(known.passes) if known else dict(_UNMEASURED)), rule, sampling, served, tokens
         )
-        lookahead = lookahead_for(settings, planner, drafting=self.can_draft)
-        planner.draft_limit = max(1, min(planner.draft_limit, most))
-        planner.fixed_lengths = tuple(min(length, planner.draft_limit) for length in planner.fixed_lengths)
-        # The engine draws by itself: what it is likeliest to draw is the best guess.
-        guessing = Sampler(replace(sampling, temperature=0.0), 0)
-        drafter = self.drafters.make_drafter(planner, guessing, tokens, self.token_texts.text, others)
-        return ReplyDrafting(drafter, lookahead, rule, ahead_drafters(others))
+        planner.draft_limit = max(1, min(planner.draft_limit, limit))
+        # The engine samples by itself: the token that it samples most often is the best guess.
+        sampler = Sampler(replace(sampling, temperature=0.0), 0)
+        drafter = self.drafters.make_drafter(planner, sampler, tokens, self.token_texts.text, served)
+        lookahead = lookahead_for(settings, planner=planner, can_draft=self.can_draft)
+        return ReplyDrafting(drafter, lookahead, rule, ahead_drafters(served))
 
 
 async def open_scoring_models(

@@ -11,8 +11,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Protocol
 
-import platformdirs
-
+from specollama.config import paths
 from specollama.config.settings import PairSettings
 from specollama.errors import RunError, SpecollamaError, one_line
 from specollama.pairs.pair import Pair
@@ -206,4 +205,4 @@ def trace_text(recorder: TraceRecorder) -> str:
 
 def last_trace_file() -> Path:
     """Where a chat leaves the trace of its last reply for `specollama trace --last`."""
-    return platformdirs.user_state_path("specollama") / "last-reply.jsonl"
+    return paths.state_folder() / "last-reply.jsonl"

@@ -9,9 +9,9 @@ from typing import Any
 import gguf
 import numpy
 from gguf.quants import dequantize
-from platformdirs import user_cache_path
 
 from specollama.backends.llama_cpp.gguf_metadata import read_header
+from specollama.config import paths
 from specollama.config.atomic_file import replacement
 from specollama.errors import RunError
 
@@ -24,7 +24,7 @@ def write_full_precision(source: Path, cache: Path | None = None) -> Path:
     Written once, under a name that follows the source's contents; processes that start together each write
     their own temporary file, and the last one renamed stands.
     """
-    folder = cache or user_cache_path("specollama")
+    folder = cache or paths.cache_folder()
     stem = source.stem.rsplit(".", 1)[0]
     header = read_header(source)
     path = folder / f"{stem}.F32.{header.digest[:12]}.gguf"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from specollama.config.endpoints import is_header_token, is_loopback_host
+from specollama.config.endpoints import is_header_token, is_loopback
 from specollama.errors import RunError, UsageError
 
 TOKEN = "SPECOLLAMA_TOKEN"
@@ -25,7 +25,7 @@ def given_token() -> str | None:
 def required_token(host: str) -> str | None:
     """The same; UsageError, too, on an address that other machines reach when there is none."""
     token = given_token()
-    if token is None and not is_loopback_host(host):
+    if token is None and not is_loopback(host):
         raise UsageError(f"{host} is open to other machines: set {TOKEN} to the token they have to send")
     return token
 

@@ -17,7 +17,7 @@ import httpx
 import uvicorn
 
 from specollama.config import trust
-from specollama.config.endpoints import SCHEME_PORTS, is_loopback_host
+from specollama.config.endpoints import SCHEME_PORTS, is_loopback
 from specollama.config.limits import REQUESTS, RequestLimits
 from specollama.config.loading import LOCAL_NAME, Config, load_config
 from specollama.config.settings import ModelRef
@@ -173,7 +173,7 @@ def _check_not_itself(proxy: Proxy, listener: socket.socket) -> None:
     host, port = listener.getsockname()[:2]
     for upstream in proxy.current.upstreams.values():
         url = httpx.URL(upstream.endpoint.url)
-        here = url.host in (host, "localhost") or is_loopback_host(url.host)
+        here = url.host in (host, "localhost") or is_loopback(url.host)
         if here and (url.port or int(SCHEME_PORTS[url.scheme])) == port:
             raise UsageError(
                 f"{upstream.endpoint} is this server itself: name the server behind it, or listen on another --port"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,12 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specollama.backends.ollama import schema
+from specollama.config import schema as config_schema
 from specollama.config.endpoints import parse_model_at
 from specollama.config.loading import Config, adhoc_pair, find_config, load_config
-from specollama.config.schema import ConfigTable, OptionsTable, PairTable
+from specollama.config.schema import ConfigTable, OptionsTable, PairTable, Table
 from specollama.config.validation import ConfigLocation, validate_table
 from specollama.errors import ConfigError, UsageError
 from specollama.spec_decode.types import AcceptanceMethod, Route
+from specollama.tools.review import decisions, prompts
 
 WHOLE = """
 default_pair = "coder"
@@ -165,7 +169,7 @@ PAIR_KEYS = (
         ),
         ("route = 1", "pairs.one.route = 1: must be one of auto, local, lanes, scoring, greedy, native, plain"),
         ('rule = "greedy"', 'pairs.one.rule = "greedy": must be one of auto, rejection, match'),
-        ("lanes = 0", "pairs.one.lanes = 0: must be a whole number, 1 or more"),
+        ("lanes = 0", "pairs.one.lanes = 0: must be 1 or more"),
         (
             'keep_alive = "soon"',
             'pairs.one.keep_alive = "soon": must be a duration, as "30m", or a number of seconds (below 0: for ever)',
@@ -177,7 +181,7 @@ PAIR_KEYS = (
         ('options.temperature = "hot"', 'pairs.one.options.temperature = "hot": must be a number'),
         ("options.temperature = nan", "pairs.one.options.temperature = nan: must be a number"),
         ("options.top_k = 1.5", "pairs.one.options.top_k = 1.5: must be a whole number"),
-        ('options.stop = "END"', 'pairs.one.options.stop = "END": must be a list of texts, as ["END"]'),
+        ('options.stop = "END"', 'pairs.one.options.stop = "END": must be a list, in brackets: [...]'),
         ("options.use_mmap = 1", "pairs.one.options.use_mmap = 1: must be true or false"),
     ],
 )
@@ -275,7 +279,7 @@ ENDPOINT_KEYS = "connect_timeout, idle_timeout, token_env, url"
         ),
         (
             'url = "http://tower"\nidle_timeout = 0',
-            "endpoints.e.idle_timeout = 0: must be a number of seconds above 0",
+            "endpoints.e.idle_timeout = 0: must be above 0",
         ),
     ],
 )
@@ -376,6 +380,42 @@ def test_whatever_a_file_holds_it_is_a_table_or_refused(value: object) -> None:
     for table, key in ((ConfigTable, "pairs"), (ConfigTable, "endpoints"), (PairTable, "target")):
         with contextlib.suppress(ConfigError):
             validate_table(table, {key: value}, ConfigLocation(Path("c.toml")))
+
+
+WRONG = [None, True, 0, -1, 1.5, float("nan"), "", "a b", [], [None], {}, {"a": 1}]
+
+
+TABLES = [
+    *(table for table in vars(config_schema).values() if isinstance(table, type) and issubclass(table, Table)),
+    prompts._Prompt,
+    prompts._Said,
+    decisions._Written,
+]
+
+
+def faults_of(table: type[Table]) -> Iterator[str]:
+    """What each wrong value of each field gives, on an otherwise plausible table."""
+    others = {name: "a" for name, info in table.model_fields.items() if info.is_required()}
+    for key in table.model_fields:
+        for value in WRONG:
+            try:
+                validate_table(table, {**others, key: value}, ConfigLocation(Path("c.toml"), ("t",)))
+            except ConfigError as error:
+                yield str(error)
+
+
+@pytest.mark.parametrize("table", [table for table in TABLES if table.model_fields])
+def test_each_fault_that_pydantic_can_find_has_words_and_names_the_key(table: type[Table]) -> None:
+    faults = list(faults_of(table))
+    assert len(faults) > len(table.model_fields)
+    for fault in faults:
+        assert re.fullmatch(r"c\.toml: t\.\w+(\.(\d+|a|model))?( = .*)?: [a-z][^{}]*", fault)
+
+
+def test_a_place_for_several_types_names_them_all() -> None:
+    for wrong in ([], {"a": 1}):
+        with pytest.raises(ConfigError, match=r"t\.id = .*: must be a text or a whole number$"):
+            validate_table(prompts._Prompt, {"id": wrong, "prompt": "a"}, ConfigLocation(Path("c.toml"), ("t",)))
 
 
 # Which pair

@@ -25,7 +25,7 @@ from specollama.backends.llama_cpp.sampler import Sampler
 from specollama.pairs.drafters import DrafterSet
 from specollama.pairs.feasibility import ReplyContext
 from specollama.pairs.request import CompletionInput
-from specollama.pairs.routes.scoring import ScoringPlan, scoring_events
+from specollama.pairs.routes.scoring import ScoringPlan
 from specollama.pairs.routes.scoring_feasibility import EnginePrompt
 from specollama.pairs.routes.scoring_models import ScoringModels
 from specollama.spec_decode.types import DoneReason, SamplingOptions
@@ -164,7 +164,7 @@ async def law_of(of: Scene, can: Capabilities, lookahead: Lookahead, options: Sa
             prompted = EnginePrompt(of.target.vocabulary.encode(PROMPT), PROMPT)
             asked = settings("vllm", "http://made-up", lookahead=lookahead)
             context = ReplyContext(asked, CompletionInput(PROMPT, asdict(options)))
-            async with aclosing(scoring_events(ScoringPlan(scoring, prompted, context), asked)) as events:
+            async with aclosing(ScoringPlan(scoring, prompted, context).events()) as events:
                 return await said(events)
 
     return await law(experiment)

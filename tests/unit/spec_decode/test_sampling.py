@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -368,3 +369,18 @@ def test_numbers_are_kept_as_ollama_keeps_them() -> None:
 )
 def test_options_under_which_no_reply_can_be_computed_are_named(changes: dict[str, Any], reason: str | None) -> None:
     assert sampler_obstacle(options(**changes)) == reason
+
+
+@dataclass(frozen=True, slots=True)
+class WithAnother(SamplingOptions):
+    """One sampling option more, of which only the server's sampler knows."""
+
+    sharpness: float = field(default=0.0, metadata={"help": "Unknown here.", "rebuilt": False})
+
+
+def test_an_option_that_only_the_servers_sampler_knows_is_left_to_it() -> None:
+    top = [Token("a", -0.5), Token("b", -1.5)]
+    unset, used = WithAnother(top_k=1), WithAnother(top_k=1, sharpness=0.5)
+    assert (support(top, unset), sampler_obstacle(unset)) == ((1.0,), None)
+    assert support(top, used) is None
+    assert sampler_obstacle(used) == "sharpness is set, which only a server's sampler works with"

@@ -24,7 +24,7 @@ from specollama.tools.doctor.findings import (
     RouteFinding,
     ServerFinding,
 )
-from specollama.tools.doctor.route_forecast import ASSUMED_ACCEPTANCE, forecast_routes
+from specollama.tools.doctor.route_forecast import ASSUMED_PROFILE, forecast_routes
 
 HERE = "http://127.0.0.1:11434"
 SERVER = ServerFinding(HERE, "default", local=True, version="0.33.0", engine="llama-server", round_trip=0.001)
@@ -224,8 +224,8 @@ LOCAL = LocalFinding("big", {1: 0.075, 2: 0.102, 4: 0.134, 8: 0.169, 16: 0.246},
 
 
 def expected(**given: Any) -> dict[Route, RouteFinding]:
-    chosen = {"local": LOCAL, "lanes": LANES, "native": NativeFinding(HERE), "asked_lanes": 8, **given}
-    return {each.route: each for each in forecast_routes(ASSUMED_ACCEPTANCE, **chosen)}
+    chosen = {"local": LOCAL, "lanes": LANES, "native": NativeFinding(HERE), "max_rows": 8, **given}
+    return {each.route: each for each in forecast_routes(ASSUMED_PROFILE, **chosen)}
 
 
 def test_all_routes_are_weighed_by_what_was_measured() -> None:
@@ -244,7 +244,7 @@ def test_all_routes_are_weighed_by_what_was_measured() -> None:
     [
         ({"logprobs": False}, "the server gives no log-probabilities"),
         ({"itself": True}, "the server drafts by itself, and tells nothing of those tokens"),
-        ({"resident": False}, "draft and target evict each other"),
+        ({"resident": False}, "draft and target evict each other: the server's memory doesn't hold both"),
     ],
 )
 def test_why_rows_can_not_be_asked_for(changes: dict[str, Any], why: str) -> None:

@@ -71,7 +71,7 @@ def test_a_name_with_a_dot_stays_one_name(tmp_path: Path) -> None:
 def test_what_would_be_no_configuration_is_not_written(tmp_path: Path) -> None:
     file = tmp_path / "specollama.toml"
     file.write_text(WRITTEN)
-    with pytest.raises(ConfigError, match=r"pairs\.coder\.lanes = 0: must be a whole number"):
+    with pytest.raises(ConfigError, match=r"pairs\.coder\.lanes = 0: must be 1 or more"):
         config_file.write_config(file, config_file.set_pair_keys(WRITTEN, "coder", {"lanes": 0}))
     assert file.read_text() == WRITTEN
     assert list(tmp_path.iterdir()) == [file]
