@@ -1,4 +1,4 @@
-"""Shared by all HTTP clients: how they are made, bounded answers, error mapping, and sending requests in order."""
+"""Shared by all HTTP clients: opening them, bounded answers, error mapping, and sending requests in order."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import httpx
 from pydantic_core import from_json
 
+from specollama.backends import request_log
 from specollama.config.endpoints import is_loopback
 from specollama.config.limits import ANSWERS, MIB
 from specollama.errors import BrokenReply, ConfigError, Unreachable
@@ -31,16 +32,19 @@ class UnusableAnswer(httpx.RequestError):
     """An answer that no server sends in earnest, given up where that was seen."""
 
 
-def make_client(
+def open_client(
     url: str,
     *,
     token: str | None = None,
     connect_timeout: float = CONNECT_TIMEOUT,
-    idle_timeout: float = IDLE_TIMEOUT,
-    kept_open: int = 32,
+    idle_timeout: float | None = IDLE_TIMEOUT,
+    idle_connections: int = 32,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> httpx.AsyncClient:
-    """A client of the server at `url`. Times in seconds; `kept_open`: connections that may idle.
+    """Return a client for one server, whose requests are logged (`request_log`). Close it with `aclose`.
+
+    `token`: sent as a bearer token. Timeouts are in seconds; `idle_timeout`: between two bytes, None: no limit.
+    `idle_connections`: that stay open for the next request, for 30 seconds.
 
     A proxy of the environment (HTTPS_PROXY and the like) is used for other machines only: it can't reach this one's
     own servers. Raises ConfigError for one that can't be used.
@@ -51,10 +55,11 @@ def make_client(
             base_url=url,
             headers=headers | ({"Authorization": f"Bearer {token}"} if token else {}),
             timeout=httpx.Timeout(idle_timeout, connect=connect_timeout),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=kept_open, keepalive_expiry=30),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=idle_connections, keepalive_expiry=30),
             verify=ssl_context(),
             trust_env=is_remote(url),
             transport=transport,
+            event_hooks=request_log.hooks(),
         )
     except (ImportError, ValueError, httpx.InvalidURL) as error:
         raise ConfigError(f"{url}: {_proxy_fault(error)}") from None
@@ -73,7 +78,7 @@ def _lower(name: str) -> str | None:
 
 
 async def send_whole(
-    client: httpx.AsyncClient, request: httpx.Request, *, patience: float, limit: int = ANSWERS.whole
+    client: httpx.AsyncClient, request: httpx.Request, *, patience: float | None, limit: int = ANSWERS.whole
 ) -> httpx.Response:
     """Send, and read all of the answer (`limit` bytes at most), however it comes, within `patience` seconds.
 
@@ -145,12 +150,15 @@ def map_httpx_errors(url: str, source: str, advice: str) -> Iterator[None]:
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        request_log.LOG.warning("%s: no connection: %s", url, root_cause(error))
         raise Unreachable(f"can't reach {where}: {root_cause(error)}", url=url, advice=advice) from error
     except (httpx.TimeoutException, TimeoutError) as error:
+        request_log.LOG.warning("%s: no byte in time", url)
         raise Unreachable(f"{where} gave no byte in time and was given up", url=url) from error
     except UnusableAnswer as error:
         raise BrokenReply(f"{where}: {error}", url=url) from error
     except (httpx.RequestError, httpx.InvalidURL) as error:
+        request_log.LOG.warning("%s: the connection broke (%s)", url, type(error).__name__)
         raise BrokenReply(f"{where}: the connection broke: {root_cause(error)}", url=url) from error
 
 

@@ -10,6 +10,7 @@ import typer
 from specollama._version import __version__
 from specollama.cli.command_table import LazyGroup
 from specollama.cli.terminal import signals, standard_streams
+from specollama.cli.terminal.log import LogLevel, show_log
 from specollama.errors import SpecollamaError, UsageError
 
 app = typer.Typer(
@@ -34,7 +35,17 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
-) -> None: ...
+    log_level: Annotated[
+        LogLevel | None,
+        typer.Option(
+            envvar="SPECOLLAMA_LOG",
+            case_sensitive=False,
+            help="Log requests to servers, their times, and decisions on stderr. Never texts, never tokens' values.",
+        ),
+    ] = None,
+) -> None:
+    if log_level is not None:
+        show_log(log_level)
 
 
 def main() -> None:

@@ -108,7 +108,7 @@ def on_different_machines(one: str, other: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address is this machine's loopback, however written: `127.1`, `[::ffff:127.0.0.1]`."""
+    """Whether a host of a URL is this machine's loopback, however it is written: `127.1`, `[::ffff:127.0.0.1]`."""
     name = host.strip("[]").lower().removesuffix(".")
     if name == "localhost" or name.endswith(".localhost"):
         return True
@@ -194,7 +194,7 @@ def loopback_port(url: str) -> int | None:
     """The port of a server on this machine's loopback; None for any other server."""
     _, _, rest = url.partition("://")
     host, _, port = rest.partition("/")[0].rpartition(":")
-    return int(port) if is_loopback(host) else None
+    return int(port) if is_loopback(host.strip("[]")) else None
 
 
 def parse_model_at(text: str) -> tuple[str, str | None]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from specollama.backends.ollama.schema import Reply
 from specollama.config.settings import Overrides
 from specollama.errors import ApiError, SpecollamaError, UsageError
+from specollama.pairs.decision_log import log_event
 from specollama.pairs.ollama_request import ParsedRequest, parse_request, upstream_body
 from specollama.pairs.ollama_response import ReplyWriter, join_replies
 from specollama.pairs.pair import Pair
@@ -84,6 +85,7 @@ class PairResponse:
             trace.add(self._recorder)
 
     def _note(self, event: Event) -> None:
+        log_event(event)
         if self._recorder:
             self._recorder.event(event)
 

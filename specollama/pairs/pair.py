@@ -12,6 +12,7 @@ from typing import Self, Unpack
 from specollama.backends.ollama.client import OllamaServer
 from specollama.backends.ollama.model_info import ModelInfo, context_length
 from specollama.config.settings import FileRef, Overrides, PairSettings
+from specollama.pairs.decision_log import log_event
 from specollama.pairs.feasibility import ReplyContext
 from specollama.pairs.reply_planner import ReplyPlanner
 from specollama.pairs.request import ReplyInput
@@ -102,6 +103,7 @@ class Pair:
                 if isinstance(event, Done):
                     event.stats.first_token_duration = first
                     event.stats.total_duration = perf_counter_ns() - began
+                log_event(event)
                 yield event
 
     async def make_plan(self, request: ReplyInput) -> Plan:

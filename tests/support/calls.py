@@ -118,7 +118,10 @@ def environment(changes: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **changes}
 
 
-SETTING_VARIABLES = ("OLLAMA_HOST", "SPECOLLAMA_CONFIG", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "PYTHONIOENCODING")
+SETTING_VARIABLES = (
+    *("OLLAMA_HOST", "SPECOLLAMA_CONFIG", "SPECOLLAMA_LOG"),
+    *("NO_COLOR", "FORCE_COLOR", "COLUMNS", "PYTHONIOENCODING"),
+)
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from specollama.backends.http import (
     CONNECT_TIMEOUT,
     IDLE_TIMEOUT,
-    make_client,
     map_httpx_errors,
+    open_client,
     raw_pieces,
     read_bounded,
     read_json,
@@ -48,7 +48,7 @@ class EngineClient:
     """
 
     kind = EngineKind("the engine")
-    kept_open = 32  # connections, while nothing is asked
+    idle_connections = 32  # that stay open between requests
 
     def __init__(
         self,
@@ -64,12 +64,12 @@ class EngineClient:
         self.model = model
         self.source = source
         self._patience = idle_timeout  # for an answer that is read as a whole
-        self._http = make_client(
+        self._http = open_client(
             self.url,
             token=token,
             connect_timeout=connect_timeout,
             idle_timeout=idle_timeout,
-            kept_open=self.kept_open,
+            idle_connections=self.idle_connections,
         )
 
     async def __aenter__(self) -> Self:

@@ -76,7 +76,7 @@ class LlamaServer(EngineClient):
 
     kind = EngineKind("llama-server")
     capabilities = Capabilities(renders_chats=True, penalizes_prompt=True)
-    kept_open = 2  # it gives each connection a thread, so that idle ones would starve it
+    idle_connections = 2  # it gives each connection a thread, so that idle ones would starve it
 
     async def props(self) -> Props:
         return await self.get("/props", Props)

@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from specollama.backends.http import (
     CONNECT_TIMEOUT,
     IDLE_TIMEOUT,
-    make_client,
     map_httpx_errors,
+    open_client,
     raw_pieces,
     read_bounded,
     read_json,
@@ -64,7 +64,7 @@ class OllamaServer:
         self.url = url.rstrip("/")
         self.source = source
         self._patience = idle_timeout  # for an answer that is read as a whole
-        self._http = make_client(
+        self._http = open_client(
             self.url,
             token=token,
             connect_timeout=connect_timeout,

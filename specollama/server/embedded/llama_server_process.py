@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import xllamacpp
 
-from specollama.backends.http import split_lines
+from specollama.backends.http import open_client, split_lines
 from specollama.errors import ApiError, RunError
 
 NUM_KEEP = 4  # tokens that a context shift leaves at the start, as Ollama tells llama-server
@@ -63,13 +63,7 @@ class LlamaServerProcess:
         self.headers = {"Authorization": f"Bearer {key}"}
         """What a request to `url` has to carry."""
         # llama-server gives each connection a thread, so idle ones would starve it; Ollama opens a new one too
-        self._http = httpx.AsyncClient(
-            base_url=self.url,
-            headers=self.headers,
-            timeout=httpx.Timeout(None, connect=10),
-            limits=httpx.Limits(max_keepalive_connections=0),
-            trust_env=False,
-        )
+        self._http = open_client(self.url, token=key, idle_timeout=None, idle_connections=0)
         self._slots = asyncio.Semaphore(parallel)
 
     async def close(self) -> None:

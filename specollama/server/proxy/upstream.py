@@ -10,7 +10,7 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import Response
 
-from specollama.backends.http import UnusableAnswer, make_client, root_cause, send_whole
+from specollama.backends.http import UnusableAnswer, open_client, root_cause, send_whole
 from specollama.config.endpoints import Endpoint
 from specollama.errors import ApiError
 from specollama.server.http.responses import LinesResponse
@@ -19,7 +19,6 @@ _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade".split()
 )
 _OUR_OWN = frozenset((b"host", b"origin", b"content-length"))  # of a request: made anew, or checked already
-_KEPT_OPEN = 64  # connections
 
 
 class UpstreamBroken(Exception):
@@ -37,11 +36,11 @@ class Upstream:
 
     @classmethod
     def open(cls, endpoint: Endpoint, environ: Mapping[str, str], *, hide_authorization: bool) -> Upstream:
-        client = make_client(
+        client = open_client(
             endpoint.url,
             connect_timeout=endpoint.connect_timeout,
             idle_timeout=endpoint.idle_timeout,
-            kept_open=_KEPT_OPEN,
+            idle_connections=64,
         )
         return cls(endpoint, endpoint.token(environ), client, hide_authorization)
 

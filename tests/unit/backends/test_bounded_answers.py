@@ -10,8 +10,8 @@ import pytest
 from specollama.backends.http import (
     UnusableAnswer,
     is_remote,
-    make_client,
     map_httpx_errors,
+    open_client,
     raw_pieces,
     read_bounded,
     read_json,
@@ -120,6 +120,6 @@ def test_a_proxy_that_can_not_be_used_is_told_in_one_line(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ALL_PROXY", proxy)
     with pytest.raises(ConfigError, match=words) as fault:
-        make_client("http://tower")
+        open_client("http://tower")
     assert "\n" not in str(fault.value)
-    assert make_client("http://127.1")
+    assert open_client("http://127.1")
