@@ -83,6 +83,18 @@ class LocalRoute(ReplyRoute):
         if pair:
             await pair.close()
 
+    async def unload(self) -> None:
+        """Free the models as soon as no reply uses them. The next reply loads them again."""
+        async with self._opening:
+            if self._pair:
+                async with self._pair.reply_lock:
+                    await self.close()
+
+    @property
+    def loaded(self) -> LocalModels | None:
+        """The models, while they are in memory."""
+        return self._pair
+
     @property
     def context_length(self) -> int | None:
         """Context length in tokens; None before the models are loaded."""

@@ -50,6 +50,11 @@ class LocalModels:
         return self.drafters.drafts
 
     @property
+    def size(self) -> int:
+        """Bytes of the models' files."""
+        return sum(opened.model.path.stat().st_size for opened in (self.target, *self.drafts))
+
+    @property
     def context_length(self) -> int:
         return self.target.model.context_length
 
