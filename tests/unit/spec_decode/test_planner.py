@@ -147,6 +147,22 @@ def begun(**given: object) -> Planner:
     return chosen
 
 
+def plain_rounds_before_the_first_draft(pass_seconds: float) -> int:
+    chosen = begun(drafters={"model": DrafterStats(0.019)})
+    plain = VerifyResult((OutputToken(Token("a"), Origin.PLAIN),))
+    for rounds in range(100):
+        if chosen.pick_drafter({"model": 1}):
+            return rounds
+        chosen.learn(RoundRecord(Draft(), plain, score_seconds=pass_seconds))
+    return 100
+
+
+def test_passes_slower_than_those_measured_do_not_hold_the_first_draft_back() -> None:
+    """They cost a plain reply just as much: only what drafts take counts as lost."""
+    measured = MACHINES["bound by memory"].passes[1]
+    assert plain_rounds_before_the_first_draft(1.5 * measured) <= plain_rounds_before_the_first_draft(measured)
+
+
 def test_a_text_that_would_take_too_long_to_read_is_not_read_for_a_short_reply() -> None:
     sources = {"model": DrafterStats(0.019, prefill_seconds_per_token=0.004, calibration=known(0.9))}
     assert begun(drafters=sources, token_limit=40).pick_drafter({"model": 5_000}) is None
