@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from specollama.backends.http import open_client, root_cause
+from specollama.backends.request_log import LOG
 from specollama.config.endpoints import Endpoint
 from specollama.errors import ApiError
 from specollama.server.http.responses import LinesResponse
@@ -91,6 +92,7 @@ class Upstream:
         return headers + ([(b"authorization", f"Bearer {self.token}".encode())] if self.token else [])
 
     def _failed(self, error: httpx.HTTPError) -> ApiError:
+        LOG.warning("%s: %s", self.endpoint.url, type(error).__name__)
         late = isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout)
         if late:
             return ApiError(504, f"{self.endpoint} gave no byte in time and was given up")
