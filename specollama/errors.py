@@ -64,7 +64,22 @@ class EndpointError(RunError):
 
 
 class Unreachable(EndpointError):
-    """No connection to the server could be made, or it gave no byte in time."""
+    """No connection to the server could be made, or it gave no byte in time.
+
+    `fault` says what happened, `advice` what to do; the message is both.
+    """
+
+    def __init__(self, fault: str, *, url: str, advice: str = "") -> None:
+        super().__init__(f"{fault}; {advice}" if advice else fault, url=url)
+        self.fault = one_line(fault)
+        self.advice = one_line(advice)
+
+    def with_advice(self, advice: str) -> Unreachable:
+        """The same error with other advice, for a server that isn't the one that its client is made for.
+
+        An error without advice has none afterwards either: the server was reached, and gave nothing in time.
+        """
+        return Unreachable(self.fault, url=self.url, advice=advice if self.advice else "")
 
 
 class ModelMissing(EndpointError):
@@ -83,6 +98,11 @@ class Refused(EndpointError):
     def __init__(self, message: str, *, url: str, status: int, said: str = "") -> None:
         super().__init__(message, url=url, said=said)
         self.status = status
+
+    @property
+    def is_context_full(self) -> bool:
+        """Whether the request doesn't fit the model's context. No status tells that apart, only the server's words."""
+        return any(word in (self.said or str(self)) for word in ("context", "exceed", "longer than"))
 
 
 class BrokenReply(EndpointError):

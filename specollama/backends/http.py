@@ -1,4 +1,4 @@
-"""Shared by all HTTP clients: opening them, certificates, timeouts, error mapping, and sending requests in order."""
+"""Shared by all HTTP clients: opening them, bounded answers, error mapping, and sending requests in order."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from ipaddress import ip_address
 from typing import Any, TypeVar
 
 import httpx
+from pydantic_core import from_json
 
 from specollama.backends import request_log
-from specollama.errors import BrokenReply, Unreachable
+from specollama.config.endpoints import is_loopback
+from specollama.config.limits import ANSWERS, MIB
+from specollama.errors import BrokenReply, ConfigError, Unreachable
 
 _Result = TypeVar("_Result")
 
@@ -24,6 +26,10 @@ CONNECT_TIMEOUT = 10.0  # seconds
 
 
 IDLE_TIMEOUT = 300.0  # seconds without a byte: a large model may take minutes to load
+
+
+class UnusableAnswer(httpx.RequestError):
+    """An answer that no server sends in earnest, given up where that was seen."""
 
 
 def open_client(
@@ -39,17 +45,102 @@ def open_client(
 
     `token`: sent as a bearer token. Timeouts are in seconds; `idle_timeout`: between two bytes, None: no limit.
     `idle_connections`: that stay open for the next request, for 30 seconds.
+
+    A proxy of the environment (HTTPS_PROXY and the like) is used for other machines only: it can't reach this one's
+    own servers. Raises ConfigError for one that can't be used.
     """
-    return httpx.AsyncClient(
-        base_url=url,
-        headers={"Authorization": f"Bearer {token}"} if token else None,
-        timeout=httpx.Timeout(idle_timeout, connect=connect_timeout),
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=idle_connections, keepalive_expiry=30),
-        verify=ssl_context(),
-        trust_env=is_remote(url),  # a proxy for the outside can't reach this machine's own
-        transport=transport,
-        event_hooks=request_log.hooks(),
-    )
+    headers = {"Accept-Encoding": "identity"}  # a compressed answer has no bound
+    try:
+        return httpx.AsyncClient(
+            base_url=url,
+            headers=headers | ({"Authorization": f"Bearer {token}"} if token else {}),
+            timeout=httpx.Timeout(idle_timeout, connect=connect_timeout),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=idle_connections, keepalive_expiry=30),
+            verify=ssl_context(),
+            trust_env=is_remote(url),
+            transport=transport,
+            event_hooks=request_log.hooks(),
+        )
+    except (ImportError, ValueError, httpx.InvalidURL) as error:
+        raise ConfigError(f"{url}: {_proxy_fault(error)}") from None
+
+
+def _proxy_fault(error: Exception) -> str:
+    set_ = [name for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY") if os.environ.get(name) or _lower(name)]
+    where = f"the proxy in {', '.join(set_)}" if set_ else "a proxy of this system's settings"
+    if isinstance(error, ImportError):
+        return f"{where} is a SOCKS proxy, which needs a package: pip install socksio (or name the server in NO_PROXY)"
+    return f"{where} can't be used: {error}"
+
+
+def _lower(name: str) -> str | None:
+    return os.environ.get(name.lower())
+
+
+async def send_whole(
+    client: httpx.AsyncClient, request: httpx.Request, *, patience: float | None, limit: int = ANSWERS.whole
+) -> httpx.Response:
+    """Send, and read all of the answer (`limit` bytes at most), however it comes, within `patience` seconds.
+
+    Raises httpx's errors, among them UnusableAnswer for what is too large or compressed, and TimeoutError.
+    """
+    async with asyncio.timeout(patience):
+        response = await client.send(request, stream=True)
+        try:
+            return httpx.Response(
+                response.status_code,
+                headers=response.headers,
+                content=await read_bounded(response, limit),
+                request=request,
+                extensions=response.extensions,
+            )
+        finally:
+            await response.aclose()
+
+
+async def read_bounded(response: httpx.Response, limit: int = ANSWERS.whole) -> bytes:
+    """The body of an answer that is open as a stream. Raises UnusableAnswer beyond `limit` bytes."""
+    content = bytearray()
+    async for piece in raw_pieces(response):
+        content += piece
+        if len(content) > limit:
+            raise UnusableAnswer(f"the answer is larger than {limit // MIB} MiB")
+    return bytes(content)
+
+
+async def raw_pieces(response: httpx.Response) -> AsyncGenerator[bytes, None]:
+    """The bytes of an answer as they come. Raises UnusableAnswer for a compressed one: nobody has asked for it."""
+    encoding = response.headers.get("content-encoding", "identity")
+    if encoding.strip().lower() not in ("", "identity"):
+        raise UnusableAnswer(f"the answer is compressed ({encoding[:40]}), though that wasn't asked for")
+    async for piece in response.aiter_bytes():
+        yield piece
+
+
+async def split_lines(
+    pieces: AsyncIterator[bytes], limit: int = ANSWERS.line, *, ended: bool = False
+) -> AsyncGenerator[bytes, None]:
+    r"""The lines of a body, cut at \n alone: str.splitlines cuts at U+0085 too, which Ollama leaves as it is.
+
+    `ended`: what comes after the last \n is left out. Raises UnusableAnswer for a line of more than `limit` bytes.
+    """
+    rest = bytearray()
+    async for piece in pieces:
+        *ends, last = piece.split(b"\n")
+        for end in ends:
+            rest += end
+            yield bytes(rest)
+            rest.clear()
+        rest += last  # each byte is copied once, however long the line
+        if len(rest) > limit:
+            raise UnusableAnswer(f"the answer has a line of more than {limit // MIB} MiB")
+    if rest and not ended:
+        yield bytes(rest)
+
+
+def read_json(content: bytes) -> Any:
+    """A JSON value. Raises ValueError, for NaN and for deep nesting as well, which Python's own reader doesn't."""
+    return from_json(content, allow_inf_nan=False)
 
 
 @contextmanager
@@ -60,10 +151,12 @@ def map_httpx_errors(url: str, source: str, advice: str) -> Iterator[None]:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         request_log.LOG.warning("%s: no connection: %s", url, root_cause(error))
-        raise Unreachable(f"can't reach {where}: {root_cause(error)}; {advice}", url=url) from error
-    except httpx.TimeoutException as error:
+        raise Unreachable(f"can't reach {where}: {root_cause(error)}", url=url, advice=advice) from error
+    except (httpx.TimeoutException, TimeoutError) as error:
         request_log.LOG.warning("%s: no byte in time", url)
         raise Unreachable(f"{where} gave no byte in time and was given up", url=url) from error
+    except UnusableAnswer as error:
+        raise BrokenReply(f"{where}: {error}", url=url) from error
     except (httpx.RequestError, httpx.InvalidURL) as error:
         request_log.LOG.warning("%s: the connection broke (%s)", url, type(error).__name__)
         raise BrokenReply(f"{where}: the connection broke: {root_cause(error)}", url=url) from error
@@ -113,8 +206,4 @@ def ssl_context() -> ssl.SSLContext:
 
 def is_remote(url: str) -> bool:
     """Whether the URL is not a loopback address, so that a proxy may apply."""
-    host = httpx.URL(url).host
-    try:
-        return not ip_address(host).is_loopback
-    except ValueError:
-        return host != "localhost"
+    return not is_loopback(httpx.URL(url).host)

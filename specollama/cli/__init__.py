@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import Annotated, NoReturn
 
@@ -9,9 +10,11 @@ import typer
 
 from specollama._version import __version__
 from specollama.cli.command_table import LazyGroup
-from specollama.cli.terminal import standard_streams
+from specollama.cli.terminal import signals, standard_streams
 from specollama.cli.terminal.log import LogLevel, show_log
 from specollama.errors import SpecollamaError, UsageError
+
+_FULL = (errno.ENOSPC, errno.EFBIG, errno.EIO)  # of a write: files that are written name themselves
 
 app = typer.Typer(
     name="specollama",
@@ -49,20 +52,29 @@ def _options(
 
 
 def main() -> None:
-    """The console script. Exit codes: 1 a run failed, 2 a mistake in the call, 130 interrupted.
+    """The console script. Exit codes: 1 a run failed, 2 a mistake in the call, 130 interrupted, 128 + n by signal n.
 
     An interrupt, and a pipe that nobody reads any more, typer turns into exit codes.
     """
     standard_streams.allow_any_text()
+    with signals.end_on_signals():
+        _call()
+
+
+def _call() -> None:
+    """Run the command of the arguments. A fault is one line on stderr."""
     try:
         app([standard_streams.decode_terminal_text(argument) for argument in sys.argv[1:]], prog_name="specollama")
     except SpecollamaError as error:
         _fail(str(error), 2 if isinstance(error, UsageError) else 1)
     except OSError as error:  # a full disk, say; servers' failures are EndpointErrors
         standard_streams.discard_stdout()
-        _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part), 1)
+        where = error.filename or ("standard output" if error.errno in _FULL else "")
+        _fail(": ".join(str(part) for part in (where, error.strerror or error) if part), 1)
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    print(f"error: {message}", file=sys.stderr)
+    from specollama.cli.terminal.escaping import escape_controls  # here, since only a fault needs it
+
+    print(f"error: {escape_controls(message)}", file=sys.stderr)
     sys.exit(code)

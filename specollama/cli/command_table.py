@@ -83,7 +83,7 @@ COMMANDS = {
     "bench": Entry(
         MEASURE,
         "bench:bench",
-        "Measure a pair: speed and texts beside the target alone, at temperature 0, in one run.",
+        "Measure a pair: speed and texts beside the target alone, in one run.",
     ),
     "trace": Entry(
         MEASURE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -15,6 +16,8 @@ from specollama.errors import ConfigError
 DEFAULT_PORT = "11434"
 DEFAULT_HOST = "127.0.0.1"
 SCHEME_PORTS = {"http": "80", "https": "443"}
+THIS_MACHINE = "http://localhost"
+"""A URL of this machine, for models that no server has."""
 REDACTED = "(not shown)"
 
 
@@ -62,13 +65,18 @@ class Endpoint:
         if self.token_env is None:
             return None
         token = environ.get(self.token_env, "").strip()
-        if token and token.isascii() and token.isprintable() and " " not in token:
+        if is_header_token(token):
             return token
         fault = "holds spaces or characters that no HTTP header can carry" if token else "is not set"
         raise ConfigError(
             f"the environment variable {self.token_env} {fault}; it has to hold the bearer token of "
             f"endpoint {self.name}, {self.url}"
         )
+
+
+def is_header_token(token: str) -> bool:
+    """Whether a bearer token can travel in an HTTP header as it is."""
+    return token != "" and token.isascii() and token.isprintable() and " " not in token
 
 
 def resolve_host(environ: Mapping[str, str]) -> Endpoint:
@@ -95,12 +103,23 @@ def server_url(text: str) -> str:
 
 def on_different_machines(one: str, other: str) -> bool:
     """Whether two base URLs are of different machines, as far as their names tell; this one has several."""
-    hosts = {"this" if _of_this_machine(host) else host for host in (urlsplit(one).hostname, urlsplit(other).hostname)}
-    return len(hosts) > 1
+    hosts = [urlsplit(url).hostname for url in (one, other)]
+    return len({"this" if host is None or is_loopback(host) else host for host in hosts}) > 1
 
 
-def _of_this_machine(host: str | None) -> bool:
-    return host is None or host == "localhost" or (_is_ip(host) and ip_address(host).is_loopback)
+def is_loopback(host: str) -> bool:
+    """Whether a host of a URL is this machine's loopback, however it is written: `127.1`, `[::ffff:127.0.0.1]`."""
+    name = host.strip("[]").lower().removesuffix(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    if _is_ip(name):
+        address = ip_address(name)
+        mapped = address.ipv4_mapped if address.version == 6 else None
+        return (mapped or address).is_loopback
+    try:
+        return re.fullmatch(r"[0-9a-fx.]+", name) is not None and socket.inet_aton(name)[0] == 127
+    except OSError:
+        return False
 
 
 def redacted(value: object) -> str:
@@ -175,8 +194,7 @@ def loopback_port(url: str) -> int | None:
     """The port of a server on this machine's loopback; None for any other server."""
     _, _, rest = url.partition("://")
     host, _, port = rest.partition("/")[0].rpartition(":")
-    here = host == "localhost" or (_is_ip(host.strip("[]")) and ip_address(host.strip("[]")).is_loopback)
-    return int(port) if here else None
+    return int(port) if is_loopback(host.strip("[]")) else None
 
 
 def parse_model_at(text: str) -> tuple[str, str | None]:

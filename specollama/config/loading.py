@@ -12,6 +12,7 @@ from typing import NoReturn, Unpack
 
 from specollama.config import paths, toml
 from specollama.config.endpoints import Endpoint, parse_model_at, resolve_host, server_url
+from specollama.config.plain_file import open_plain
 from specollama.config.schema import ConfigTable, ModelTable, PairTable, join_names, suggest_names
 from specollama.config.settings import FLAGS, NATIVE, DraftRef, FileRef, ModelRef, Overrides, PairSettings, PromptLookup
 from specollama.config.validation import ConfigLocation, validate_table
@@ -205,7 +206,8 @@ def load_config(path: Path | None) -> Config:
 def read_config(path: Path) -> bytes:
     """Return the bytes of the file. Raises ConfigError if it can't be read."""
     try:
-        return path.read_bytes()
+        with open_plain(path) as file:
+            return file.read()
     except OSError as error:
         raise ConfigError(one_line(f"{path}: can't be read: {error.strerror or error}")) from None
 

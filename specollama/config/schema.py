@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from specollama.config.endpoints import server_url
-from specollama.spec_decode.types import AcceptanceMethod, Route, ServerApi
+from specollama.spec_decode.types import AcceptanceMethod, Route, SamplingOptions, ServerApi
 
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 SECRET = re.compile(r"token|secret|pass|key|auth", re.IGNORECASE)
@@ -95,23 +96,26 @@ Seconds = Annotated[float, Field(gt=0)]
 AtLeastOne = Annotated[int, Field(ge=1)]
 
 
-class OptionsTable(Table):
-    """Ollama's options by their names: those of `schema.SAMPLING_OPTIONS` and `schema.LOAD_OPTIONS`."""
+_KINDS: Mapping[str, Any] = {
+    "float": float | None,
+    "int": int | None,
+    "int | None": int | None,
+    "tuple[str, ...]": list[str] | None,
+}
+"""The type of a sampling option in the file, by its type in `SamplingOptions`."""
+
+_SamplingTable = create_model(
+    "_SamplingTable",
+    __base__=Table,
+    **{each.name: (_KINDS[str(each.type)], None) for each in fields(SamplingOptions)},  # type: ignore[call-overload]
+)
+
+
+class OptionsTable(_SamplingTable):  # type: ignore[misc, valid-type]
+    """Ollama's options by their names: the sampling options, and those with which models are loaded."""
 
     key_word: ClassVar[str] = "option"
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    repeat_last_n: int | None = None
-    repeat_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: int | None = None
-    num_predict: int | None = None
     num_keep: int | None = None
-    stop: list[str] | None = None
     num_ctx: int | None = None
     num_batch: int | None = None
     num_gpu: int | None = None

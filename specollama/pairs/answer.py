@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from specollama.backends.ollama.schema import Reply
-from specollama.config.settings import ModelRef, Overrides
+from specollama.config.settings import Overrides
 from specollama.errors import ApiError, SpecollamaError, UsageError
 from specollama.pairs.decision_log import log_event
 from specollama.pairs.ollama_request import ParsedRequest, parse_request, upstream_body
 from specollama.pairs.ollama_response import ReplyWriter, join_replies
-from specollama.pairs.pair import AnyPlan, Pair
+from specollama.pairs.pair import Pair
 from specollama.pairs.pool import PairEntry
 from specollama.pairs.report import stats_object
-from specollama.pairs.routes.lanes import OllamaPlan
-from specollama.pairs.routes.local import LocalPlan
-from specollama.pairs.slots import SlotPool
+from specollama.pairs.routes.base import NotSpeculated, Plan, speculate_or_plain
+from specollama.pairs.routes.plain import PlainPlan
 from specollama.spec_decode.events import Done, Event, Status, Text, ToolCalls
 from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import DoneReason, Origin, Route
@@ -56,25 +56,14 @@ class PairResponse:
                     yield chunk
 
     async def _chunks(self) -> AsyncGenerator[Chunk, None]:
-        asked = parse_request(self.body, chat=self.chat)
-        pair = self._with_overrides(asked.overrides)
-        plan = await self._plan(pair, asked)
-        reason = plan if isinstance(plan, str) else None
-        if not isinstance(plan, str):
-            async with aclosing(self._speculated(pair, plan)) as speculated:
-                async for chunk in speculated:
-                    if isinstance(chunk, str):
-                        reason = chunk
-                        break
-                    yield chunk
-        if reason is not None and pair.is_without_ollama:
-            yield self._without_server(reason)
-        elif reason is not None:
-            # Use the seed of the first attempt: a second, independent sample would bias the distribution.
-            seed = plan.first_seed if isinstance(plan, OllamaPlan) else None
-            async with aclosing(self._plain(pair, reason, seed)) as plain:
-                async for chunk in plain:
-                    yield chunk
+        parsed = parse_request(self.body, chat=self.chat)
+        pair = self._with_overrides(parsed.overrides)
+        answer = speculate_or_plain(
+            partial(self._plan, pair, parsed), partial(self._speculated, pair), partial(self._plain, pair)
+        )
+        async with aclosing(answer) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
     @property
     def is_streaming(self) -> bool:
@@ -106,37 +95,28 @@ class PairResponse:
         except UsageError as error:
             raise ApiError(400, str(error)) from error
 
-    async def _plan(self, pair: Pair, asked: ParsedRequest) -> AnyPlan | str:
-        if asked.input is None:
-            return asked.obstacle or ""
+    async def _plan(self, pair: Pair, parsed: ParsedRequest) -> Plan:
+        """Plan the reply. Raises NotSpeculated if the target's own server has to answer."""
+        if parsed.input is None:
+            raise NotSpeculated(parsed.obstacle or "")
         try:
-            plan = await pair.make_plan(asked.input)
+            plan = await pair.make_plan(parsed.input)
         except SpecollamaError as error:
             if pair.is_without_ollama:
                 raise
-            return str(error)  # the target's own server may still be able to answer
-        return self._busy_reason(pair, plan) or plan
+            raise NotSpeculated(str(error)) from error  # the target's own server may still be able to answer
+        if busy := plan.why_busy(self.entry.slots):
+            raise NotSpeculated(busy)
+        return plan
 
-    def _busy_reason(self, pair: Pair, plan: AnyPlan | str) -> str | None:
-        """The reason if a speculated reply would have to wait for lanes or models; None if it can start now."""
-        if isinstance(plan, OllamaPlan) and plan.route is Route.LANES and not self.entry.slots.has_room:
-            return "the target's lanes are taken by other replies"
-        served = isinstance(pair.settings.target, ModelRef)
-        if isinstance(plan, LocalPlan) and served and plan.models.reply_lock.locked():
-            return "the models in process are at work on another reply"
-        return None
-
-    async def _speculated(self, pair: Pair, plan: AnyPlan) -> AsyncGenerator[Chunk | str, None]:
-        """Yield the chunks of a speculated reply, or only a fallback reason."""
-        prepared, lanes = perf_counter_ns() - self._began, self.entry.slots
+    async def _speculated(self, pair: Pair, plan: Plan) -> AsyncGenerator[Chunk, None]:
+        """Yield the chunks of a planned reply."""
+        prepared = perf_counter_ns() - self._began
         self.stats.route = plan.route
         replies: list[Reply] = []
-        with _hold_slots(lanes, plan.route):
-            async with aclosing(self._replies(pair, plan, prepared)) as events:
+        with plan.hold_slots(self.entry.slots):
+            async with aclosing(self._replies(plan, prepared)) as events:
                 async for reply in events:
-                    if isinstance(reply, str):
-                        yield reply
-                        return
                     if self.is_streaming:
                         yield self._with_counters(reply.body()) if reply.done else reply.body()
                     else:
@@ -144,37 +124,36 @@ class PairResponse:
         if not self.is_streaming:
             yield self._with_counters(join_replies(replies).body())
 
-    async def _replies(self, pair: Pair, plan: AnyPlan, prepared: int) -> AsyncGenerator[Reply | str, None]:
-        writer, written, first = ReplyWriter(str(self.body["model"]), self.chat), "", 0
-        pair = pair.with_observer(self._recorder.round) if self._recorder else pair
-        async with aclosing(pair.speculated_events(plan, lambda: self.entry.slots.fair_share)) as events:
+    async def _replies(self, plan: Plan, prepared: int) -> AsyncGenerator[Reply, None]:
+        """Yield the reply in Ollama's types. `prepared`: nanoseconds until it was planned."""
+        writer, text, first = ReplyWriter(str(self.body["model"]), self.chat), "", 0
+        observer = self._recorder.round if self._recorder else None
+        async with aclosing(plan.events(observer, lambda: self.entry.slots.fair_share)) as events:
             async for event in events:
-                if isinstance(event, str):
-                    yield event
-                    continue
                 if isinstance(event, Done):
                     self.stats = event.stats
                     self._time(first)
                 self._note(event)
                 if isinstance(event, Text):
                     first = first or perf_counter_ns() - self._began
-                    written += event.text
+                    text += event.text
                     yield writer.text(event)
                 elif isinstance(event, ToolCalls):
                     yield writer.calls(event)
                 elif isinstance(event, Done):
-                    yield writer.done(event, prepared, None if self.chat else pair.context_tokens(plan, written))
+                    yield writer.done(event, prepared, None if self.chat else plan.context_tokens(text))
 
-    async def _plain(self, pair: Pair, reason: str, seed: int | None) -> AsyncGenerator[Chunk, None]:
+    async def _plain(self, pair: Pair, why: NotSpeculated) -> AsyncGenerator[Chunk, None]:
         """Forward the answer of the target's server. Only the model's name and the final counters change."""
-        self.stats, settings, first = Stats(route=Route.PLAIN, reason=reason), pair.settings, 0
+        if pair.is_without_ollama:
+            yield self._without_server(why.reason)
+            return
+        self.stats, settings, first = Stats(route=Route.PLAIN, reason=why.reason), pair.settings, 0
         body = upstream_body(self.body, settings.target.model, settings.options, settings.keep_alive)
-        self._note(Status(on=False, detail=reason))
-        if seed is not None:
-            body["options"] = {**body.get("options", {}), "seed": seed}
-        with self.entry.slots.plain_reply():
-            path = "/api/chat" if self.chat else "/api/generate"
-            async with aclosing(pair.target_server.forward(path, body)) as chunks:
+        plan = PlainPlan(why, pair.target_server, body)
+        self._note(Status(on=False, detail=why.reason))
+        with plan.hold_slots(self.entry.slots):
+            async with aclosing(plan.chunks("/api/chat" if self.chat else "/api/generate")) as chunks:
                 async for chunk in chunks:
                     first = first or perf_counter_ns() - self._began
                     for text in _texts(chunk):
@@ -212,10 +191,3 @@ def _texts(chunk: Chunk) -> Iterator[Text]:
 
 def _reason(chunk: Chunk) -> DoneReason:
     return DoneReason.LENGTH if chunk.get("done_reason") == "length" else DoneReason.STOP
-
-
-def _hold_slots(lanes: SlotPool, route: Route) -> AbstractContextManager[None]:
-    """Context manager that reserves the server slots of a reply while it runs."""
-    if route in (Route.LOCAL, Route.SCORING, Route.NATIVE):
-        return nullcontext()
-    return lanes.speculated_reply() if route is Route.LANES else lanes.plain_reply()

@@ -1,4 +1,4 @@
-"""Filters over a reply's events: plain replies, the fallback before the first token, and thinking."""
+"""Filters over a reply's events: plain replies, replies that fail before the first token, and thinking."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from specollama.backends.ollama.schema import ChatReply, GenerateReply
 from specollama.errors import Refused
+from specollama.pairs.routes.base import NotSpeculated
 from specollama.pairs.thinking import OPENING_TAG, ThinkingSplitter
 from specollama.spec_decode.events import Done, Event, Status, Text, ToolCalls
 from specollama.spec_decode.metrics import Stats
@@ -49,11 +50,12 @@ async def plain_events(
             yield Done(DoneReason.LENGTH if chunk.done_reason == "length" else DoneReason.STOP, stats)
 
 
-async def fall_back_if_empty(events: AsyncIterator[Event]) -> AsyncGenerator[Event | str, None]:
-    """Yield the events of a speculated reply, or only the fallback reason if it failed before its first token.
+async def fall_back_if_empty(events: AsyncIterator[Event], seed: int) -> AsyncGenerator[Event, None]:
+    """Yield the events of a speculated reply. Raises NotSpeculated if it failed before its first token.
 
     The target's own chat endpoint then answers better than a raw stream, because it parses the model's special tokens.
-    The same holds if the target refuses a raw request (status 400), which it may accept as a chat.
+    The same holds if the target refuses a raw request (status 400), which it may accept as a chat. `seed`: the sampling
+    seed of the reply's first token.
     """
     shown, first = False, None
     try:
@@ -61,8 +63,7 @@ async def fall_back_if_empty(events: AsyncIterator[Event]) -> AsyncGenerator[Eve
             if isinstance(event, Status) and first is None:
                 first = event  # held back until there is text, so that no status is revoked
             elif isinstance(event, Status) and not shown:
-                yield event.detail
-                return
+                raise NotSpeculated(event.detail, seed)
             else:
                 if first is not None and not shown:
                     yield first
@@ -71,7 +72,7 @@ async def fall_back_if_empty(events: AsyncIterator[Event]) -> AsyncGenerator[Eve
     except Refused as error:
         if shown or error.status != 400:
             raise
-        yield str(error)
+        raise NotSpeculated(str(error), seed) from error
 
 
 async def split_thinking(events: AsyncIterator[Event], prompt: str, thinks: bool) -> AsyncGenerator[Event, None]:

@@ -12,22 +12,21 @@ from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
 from specollama.backends.ollama.model_info import ModelInfo
 from specollama.backends.ollama.slot_probe import ROWS, SlotProbe
 from specollama.config.settings import PairSettings
-from specollama.errors import UnsupportedPair
+from specollama.pairs.assumptions import ASSUMED_ACCEPTANCE, prefill_is_too_long
 from specollama.pairs.request import ChatInput, CompletionInput, ReplyInput
 from specollama.pairs.thinking import CLOSING_TAG, OPENING_TAG
 from specollama.pairs.tokenizers import TokenizerMatch
-from specollama.spec_decode.sampler_support import resolve_sampling
-from specollama.spec_decode.types import AcceptanceMethod, Route, SamplingOptions
+from specollama.spec_decode.sampler_support import resolve_sampling, sampler_obstacle
+from specollama.spec_decode.types import Route, SamplingOptions
 
-_ASSUMED_ACCEPTANCE = 0.8  # of a draft before anything is known of it: generous, since a poor one is noticed
-_ASSUMED_REPLY_TOKENS = 256  # tokens, before anything is known of a reply
-_PREFILL_SHARE = 0.2  # of the reply's plain time, that may go into reading the prompt once more for each lane
+BUSY = "the models in process are at work on another reply"
+_BEGIN_MARKERS = ("<s>", "<bos>", "<BOS_TOKEN>", "<|begin_of_text|>", "<|startoftext|>", "<｜begin▁of▁sentence｜>")
 
 
 def merged_options(pair: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
-    """Ollama's options as they are sent: the request's over the pair's. A null is unset, as in Ollama, and hides none.
+    """Ollama's options as they are sent: the request's over the pair's. A null leaves an option unset, as in Ollama.
 
-    The pair's hold what the configuration and the command line give.
+    `pair`: the options of the configuration and the command line.
     """
     return {**pair, **{name: value for name, value in request.items() if value is not None}}
 
@@ -58,6 +57,13 @@ class ReplyContext:
         """The sampling options that the target's server applies."""
         defaults = self.target.defaults if self.target else SamplingOptions()
         return resolve_sampling(self.options, self._modelfile, defaults)
+
+    def body(self, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The request to the target's server. `options`: those to send; None: all."""
+        settings = self.settings
+        keep_alive = {} if settings.keep_alive is None else {"keep_alive": settings.keep_alive}
+        sent = dict(self.options if options is None else options)
+        return {"model": settings.target.model, **self.request.body(), "options": sent, **keep_alive}
 
     @property
     def wants_nothing(self) -> bool:
@@ -102,33 +108,33 @@ def why_drafting_is_off(settings: PairSettings) -> str | None:
     return "lookahead is 0" if settings.lookahead == 0 else None
 
 
-def request_needs_ollama_endpoint(ask: ReplyInput) -> str | None:
+def request_needs_ollama_endpoint(request: ReplyInput) -> str | None:
     """What only the target's own endpoint can do."""
-    if isinstance(ask, ChatInput) and ask.tools:
+    if isinstance(request, ChatInput) and request.tools:
         return "tools"
-    if ask.format not in (None, ""):
+    if request.format not in (None, ""):
         return "format"
-    return "images" if ask.has_images else None
+    return "images" if request.has_images else None
 
 
 def request_needs_ollama(context: ReplyContext) -> str | None:
     """The part of a request that only an Ollama can answer: no other engine, and no file opened in process."""
-    ask = context.request
-    if obstacle := request_needs_ollama_endpoint(ask):
+    request = context.request
+    if obstacle := request_needs_ollama_endpoint(request):
         return obstacle
     if context.wants_nothing:
         return "num_predict 0"
-    if ask.think is not None:
+    if request.think is not None:
         return "think"
-    if isinstance(ask, CompletionInput):
-        parts = {"suffix": ask.suffix, "template": ask.template, "context": ask.context}
+    if isinstance(request, CompletionInput):
+        parts = {"suffix": request.suffix, "template": request.template, "context": request.context}
         return next((name for name, part in parts.items() if part), None)
     return None
 
 
-def _raw_obstacle(ask: ReplyInput, target: ModelInfo) -> str | None:
+def _raw_obstacle(request: ReplyInput, target: ModelInfo) -> str | None:
     """A raw prompt of a thinking model: whether its thinking is split off depends on the server's version."""
-    return f"a raw prompt for {target.name}, which is a thinking model" if ask.raw and target.can_think else None
+    return f"a raw prompt for {target.name}, which is a thinking model" if request.raw and target.can_think else None
 
 
 def model_obstacle(target: ModelInfo, in_effect: Mapping[str, Any]) -> str | None:
@@ -150,7 +156,7 @@ def model_obstacle(target: ModelInfo, in_effect: Mapping[str, Any]) -> str | Non
 
 
 def why_not_split(target: ModelInfo, vocabulary: LlamaTokenizer | None) -> str | None:
-    """Why a thinking model's raw reply can't be told apart into thinking and answer; None when it can."""
+    """Why a thinking model's raw reply can't be split into thinking and answer; None when it can."""
     if not target.can_think:
         return None
     if vocabulary is None:
@@ -159,35 +165,21 @@ def why_not_split(target: ModelInfo, vocabulary: LlamaTokenizer | None) -> str |
     return None if OPENING_TAG + CLOSING_TAG in shown else f"{target.name} marks its thinking with control tokens"
 
 
-def choose_acceptance_method(
-    asked: AcceptanceMethod,
-    options: SamplingOptions,
-    target: ModelInfo,
-    draft: ModelInfo | None,
-    tokenizers: TokenizerMatch,
-) -> AcceptanceMethod:
-    """The acceptance method of a reply: greedy at temperature 0, else rejection where exact, else match.
-
-    With a seed it is match, so that the reply doesn't depend on what was drafted. Raises UnsupportedPair when
-    rejection was asked for and can't be exact.
-    """
-    if options.greedy:
-        return AcceptanceMethod.GREEDY
-    obstacle = _rejection_obstacle(options, target, draft, tokenizers)
-    if asked is AcceptanceMethod.REJECTION and obstacle:
-        raise UnsupportedPair(f"rule rejection can't be kept lossless here: {obstacle}; use `match` or `auto`")
-    return AcceptanceMethod.MATCH if asked is AcceptanceMethod.MATCH or obstacle else AcceptanceMethod.REJECTION
-
-
-def _rejection_obstacle(
+def why_not_rejection(
     options: SamplingOptions, target: ModelInfo, draft: ModelInfo | None, tokenizers: TokenizerMatch
 ) -> str | None:
+    """Why rejection sampling wouldn't be lossless with a target on an Ollama server; None if it would be.
+
+    With a seed the reply must not depend on what was drafted, which exact match alone gives.
+    """
     if draft is None:
         return "prompt lookup draws from nothing that could be compared"
     if options.seed is not None:
         return "a seed asks for a reply that doesn't depend on the draft"
     if options.penalised:
         return "penalties change what log-probabilities don't show"
+    if options.not_rebuilt:
+        return f"{options.not_rebuilt[0]} changes what log-probabilities don't show"
     if not target.has_known_sampler:
         return "the target's sampler doesn't work in llama.cpp's order"
     if not draft.has_known_sampler:
@@ -197,6 +189,42 @@ def _rejection_obstacle(
     return None if tokenizers.same else f"draft and target have different tokenizers ({tokenizers.difference})"
 
 
+def why_not_in_process(context: ReplyContext, target: ModelInfo) -> str | None:
+    """Why the reply of a target on an Ollama server can't be computed in process; None if it can."""
+    if not context.sampling.greedy and not target.has_known_sampler:
+        return "the target's sampler doesn't work in llama.cpp's order"
+    obstacle = sampler_obstacle(context.sampling)
+    return f"local: {obstacle}" if obstacle else None
+
+
+def why_context_is_full(prompt_tokens: int, context_length: int | None) -> str | None:
+    """Why a prompt leaves no room for a draft; None if it does, or if the context's length (tokens) isn't known."""
+    if context_length is None or prompt_tokens + 2 <= context_length:
+        return None
+    return f"the prompt of {prompt_tokens} tokens fills the context of {context_length}"
+
+
+def may_double_bos(prompt: str, target: ModelInfo) -> bool:
+    """Whether the server may add a second BOS token. Heuristic, used only without the target's tokenizer."""
+    adds = target.show.model_info.get("tokenizer.ggml.add_bos_token")
+    return adds is not False and prompt.startswith(_BEGIN_MARKERS)
+
+
+def why_no_rows(*, speculates: bool, has_logprobs: bool, resident: bool, drafts: bool) -> str | None:
+    """Why a server can't verify drafts by requests for rows; None if it can.
+
+    `speculates`: it drafts by itself; `resident`: its memory holds the target and, if it `drafts`, the draft model.
+    """
+    if speculates:
+        return "the server drafts by itself, and tells nothing of those tokens"
+    if not has_logprobs:
+        return "the server gives no log-probabilities"
+    if resident:
+        return None
+    both = "draft and target evict each other: the server's memory doesn't hold both"
+    return both if drafts else "the target doesn't stay in the server's memory"
+
+
 def why_not_lanes(probe: SlotProbe, prompt_tokens: int, lanes: int) -> str | None:
     """Why the route lanes would be slower than plain on these servers; None when it should gain.
 
@@ -204,15 +232,14 @@ def why_not_lanes(probe: SlotProbe, prompt_tokens: int, lanes: int) -> str | Non
     """
     if probe.holes:
         return "tokens come without log-probabilities: the server speculates by itself, or is Ollama before 0.12.11"
-    if not probe.resident:
-        both = "draft and target evict each other: the server's memory doesn't hold both"
-        return both if probe.draft else "the target doesn't stay in the server's memory"
-    if probe.speedup(_ASSUMED_ACCEPTANCE) <= 1:
+    if obstacle := why_no_rows(speculates=False, has_logprobs=True, resident=probe.resident, drafts=bool(probe.draft)):
+        return obstacle
+    if probe.speedup(ASSUMED_ACCEPTANCE) <= 1:
         cause = "the target works on one request at a time" if probe.slots < 2 else "lanes don't pay here"
         doubt = f" ({probe.doubt})" if probe.doubt else ""
         return f"{cause}: {ROWS} rows{' and their draft' * bool(probe.draft)} cost {_steps(probe)}{doubt}"
     reading = probe.reading * prompt_tokens * (lanes - 1)
-    if reading > _PREFILL_SHARE * _ASSUMED_REPLY_TOKENS * probe.step:
+    if prefill_is_too_long(reading, probe.step):
         return f"{lanes} lanes would read the prompt of {prompt_tokens} tokens for {reading:.1f} s first"
     return None
 

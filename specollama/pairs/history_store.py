@@ -10,13 +10,14 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from specollama.config import paths, private_file
 from specollama.errors import RunError, UsageError, one_line
 from specollama.pairs.conversation import ChatHistory, ChatTurn
 
 VERSION = 1
+_T = TypeVar("_T", dict[str, Any], list[Any])
 _LONGEST = 18  # digits of a number that SQLite can hold
 _SCHEMA = """
 CREATE TABLE conversations (
@@ -108,18 +109,13 @@ class ConversationStore:
     def load(self, key: str) -> SavedConversation:
         """By name or number. Raises UsageError where there is none."""
         with self._open() as db:
-            found = db.execute("SELECT * FROM conversations WHERE name = ?", (key,)).fetchone()
-            if found is None and key.isascii() and key.isdigit() and len(key) <= _LONGEST:
-                found = db.execute("SELECT * FROM conversations WHERE id = ?", (int(key),)).fetchone()
-            if found is None:
-                raise UsageError(one_line(f"no conversation is called {key}, or has that number"))
-            return _kept(db, found)
+            return self._read(db, _find(db, key))
 
     def last(self) -> SavedConversation | None:
         """The conversation that was saved last."""
         with self._open() as db:
             found = db.execute("SELECT * FROM conversations ORDER BY updated DESC, id DESC LIMIT 1").fetchone()
-            return None if found is None else _kept(db, found)
+            return None if found is None else self._read(db, found)
 
     def summaries(self, text: str = "") -> list[ConversationSummary]:
         """The latest first; with `text` those that have it in name, title, or in what was said."""
@@ -134,18 +130,28 @@ class ConversationStore:
                 (pattern,),
             ).fetchall()
         return [
-            ConversationSummary(
-                row["id"], row["name"], row["title"], pair_text(json.loads(row["pair"])), row["updated"], row["turns"]
-            )
+            ConversationSummary(row["id"], row["name"], row["title"], _listed_pair(row), row["updated"], row["turns"])
             for row in rows
         ]
 
-    def delete(self, key: str) -> SavedConversation:
-        """Raises UsageError where there is none."""
-        kept = self.load(key)
+    def delete(self, key: str) -> str:
+        """Delete a conversation, damaged or not. Returns its title. Raises UsageError where there is none."""
         with self._open() as db:
-            db.execute("DELETE FROM conversations WHERE id = ?", (kept.id,))
-        return kept
+            found = _find(db, key)
+            db.execute("DELETE FROM conversations WHERE id = ?", (found["id"],))
+        return str(found["title"])
+
+    def _read(self, db: sqlite3.Connection, row: sqlite3.Row) -> SavedConversation:
+        try:
+            return _kept(db, row)
+        except _DamagedColumn as error:
+            name = row["name"] or row["id"]
+            raise RunError(
+                one_line(
+                    f"{self.file}: conversation {name} is damaged ({error} isn't what was written); "
+                    f"`specollama chats delete {name}` deletes it"
+                )
+            ) from None
 
     def _holder(self, db: sqlite3.Connection, name: str | None) -> int | None:
         """The conversation that has the name."""
@@ -194,12 +200,28 @@ def _row(turn: ChatTurn) -> tuple[Any, ...]:
     return turn.role, turn.content, turn.thinking, json.dumps(turn.images), stats, turn.stopped
 
 
+class _DamagedColumn(Exception):
+    """A column of the database doesn't hold what was written there; its text names the column."""
+
+
+def _find(db: sqlite3.Connection, key: str) -> sqlite3.Row:
+    """The row of a conversation, by name or number. Raises UsageError where there is none."""
+    found = db.execute("SELECT * FROM conversations WHERE name = ?", (key,)).fetchone()
+    if found is None and key.isascii() and key.isdigit() and len(key) <= _LONGEST:
+        found = db.execute("SELECT * FROM conversations WHERE id = ?", (int(key),)).fetchone()
+    if not isinstance(found, sqlite3.Row):
+        raise UsageError(one_line(f"no conversation is called {key}, or has that number"))
+    return found
+
+
 def _kept(db: sqlite3.Connection, row: sqlite3.Row) -> SavedConversation:
+    """Raises _DamagedColumn."""
     turns = db.execute("SELECT * FROM turns WHERE conversation = ? ORDER BY place", (row["id"],)).fetchall()
+    system = None if row["system"] is None else _text(row, "system")
     return SavedConversation(
-        history=ChatHistory(row["system"], [_turn(turn) for turn in turns]),
-        pair=json.loads(row["pair"]),
-        options=json.loads(row["options"]),
+        history=ChatHistory(system, [_turn(turn) for turn in turns]),
+        pair={name: str(value) for name, value in _json(row, "pair", dict).items()},
+        options=_json(row, "options", dict),
         name=row["name"],
         id=row["id"],
         revision=row["revision"],
@@ -208,9 +230,36 @@ def _kept(db: sqlite3.Connection, row: sqlite3.Row) -> SavedConversation:
 
 
 def _turn(row: sqlite3.Row) -> ChatTurn:
-    stats = None if row["stats"] is None else json.loads(row["stats"])
-    images = tuple(json.loads(row["images"]))
-    return ChatTurn(row["role"], row["content"], images, row["thinking"], stats, bool(row["stopped"]))
+    stats = None if row["stats"] is None else _json(row, "stats", dict)
+    images = _json(row, "images", list)
+    if not all(isinstance(image, str) for image in images):
+        raise _DamagedColumn("images")
+    texts = {name: _text(row, name) for name in ("role", "content", "thinking")}
+    return ChatTurn(texts["role"], texts["content"], tuple(images), texts["thinking"], stats, bool(row["stopped"]))
+
+
+def _json(row: sqlite3.Row, column: str, kind: type[_T]) -> _T:
+    try:
+        value = json.loads(row[column])
+    except (TypeError, ValueError, RecursionError):
+        raise _DamagedColumn(column) from None
+    if not isinstance(value, kind):
+        raise _DamagedColumn(column)
+    return value
+
+
+def _text(row: sqlite3.Row, column: str) -> str:
+    if not isinstance(row[column], str):
+        raise _DamagedColumn(column)
+    return str(row[column])
+
+
+def _listed_pair(row: sqlite3.Row) -> str:
+    """The pair in a list: a damaged conversation is listed, too."""
+    try:
+        return pair_text({name: str(value) for name, value in _json(row, "pair", dict).items()})
+    except _DamagedColumn:
+        return "(damaged)"
 
 
 def as_object(kept: SavedConversation) -> dict[str, Any]:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from specollama.backends.ollama.model_info import full_name
+from specollama.backends.ollama.model_name import full_name
 from specollama.config.loading import Config
 from specollama.config.settings import ModelRef, PairSettings
 from specollama.pairs.pair import Pair
-from specollama.pairs.slots import DEFAULT_SLOTS, SlotPool
+from specollama.pairs.slots import SlotPool, slots_of
 
 if TYPE_CHECKING:
     from specollama.pairs.trace.recorder import TraceFile
@@ -77,7 +77,7 @@ def _opened(
     settings = config.pair(name, environ)
     url = settings.target.endpoint.url if isinstance(settings.target, ModelRef) else ""
     target = (url, full_name(settings.target.model))
-    total = settings.lanes or DEFAULT_SLOTS
+    total = slots_of(settings)
     shared = lanes.setdefault(target, SlotPool(total))
     shared.total = min(shared.total, total)
     return PairEntry(name, Pair(settings, environ), shared, config.table.pairs[name].intercept, trace)

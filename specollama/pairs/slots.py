@@ -6,10 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from specollama.config.settings import PairSettings
 from specollama.spec_decode.lookahead import Lookahead
 from specollama.spec_decode.types import Draft, RoundRecord
 
+DEFAULT_SLOTS = 8  # concurrent requests of a target, if the configuration doesn't give the number
 _MIN_SLOTS = 2  # minimum slots of a speculated reply: one row, and one drafted token
+
+
+def slots_of(settings: PairSettings) -> int:
+    """Concurrent requests that the target works on at once."""
+    return settings.lanes or DEFAULT_SLOTS
 
 
 @dataclass(slots=True)
@@ -74,6 +81,3 @@ class SharedLookahead:
 
     def __str__(self) -> str:
         return str(self.inner)
-
-
-DEFAULT_SLOTS = 8  # concurrent requests of a target, if the configuration doesn't give the number

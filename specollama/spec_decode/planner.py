@@ -264,7 +264,9 @@ class Planner:
     def learn(self, round: RoundRecord) -> None:
         draft, emitted = round.draft, len(round.result.emitted)
         if self._tokens_written:
-            self._plain_seconds += (emitted + round.result.end) * self.target_cost(1)
+            # A pass over one token loses nothing, even where it takes longer than the cost curve says.
+            estimate = (emitted + round.result.end) * self.target_cost(1)
+            self._plain_seconds += estimate if round.result.drafted else round.score_seconds
             self._seconds_spent += round.draft_seconds + round.score_seconds
         if not round.prefilled_tokens and round.score_seconds > 0:
             self.target_cost.observe(round.result.drafted + 1, round.score_seconds)

@@ -20,7 +20,7 @@ from specollama.spec_decode.types import SamplingOptions, Token
 _ROUNDING = 1e-5
 _COLDEST = 0.05  # of temperature, which multiplies the rounding of log-probabilities: below it p would be a guess
 
-_WHOLE = frozenset({"top_k", "repeat_last_n", "seed", "num_predict"})
+_WHOLE = frozenset(each.name for each in fields(SamplingOptions) if str(each.type).startswith("int"))
 _LARGEST, _SMALLEST = 3.4e38, 1e-45  # of 32-bit floats, which Ollama keeps options in
 _LEAST_PENALTY = 1e-30  # dividing a logit by less overflows 32 bits
 
@@ -34,6 +34,8 @@ def support(top: Sequence[Token], options: SamplingOptions) -> tuple[float, ...]
     their rounding count, and numbers that can't be log-probabilities say nothing.
     """
     logprobs = [token.logprob for token in top if token.logprob is not None]
+    if options.not_rebuilt:
+        return None
     if len(logprobs) != len(top) or not _sound(logprobs) or options.penalised or not options.typical_p >= 1:
         return None
     if options.greedy:
@@ -151,6 +153,8 @@ def sampler_obstacle(options: SamplingOptions) -> str | None:
     llama.cpp divides positive logits by repeat_penalty: by 0 they become infinite, and what it draws then isn't
     defined. llama-server refuses a repeat_last_n below -1 in its own words.
     """
+    if names := options.not_rebuilt:
+        return f"{names[0]} is set, which only a server's sampler works with"
     if options.penalised and abs(options.repeat_penalty) < _LEAST_PENALTY:
         return f"repeat_penalty is {options.repeat_penalty:g}"
     return f"repeat_last_n is {options.repeat_last_n}" if options.repeat_last_n < -1 else None

@@ -8,8 +8,9 @@ is *recovered*; the extra one when all were accepted is the *bonus*.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from typing import Any
 
 
 class Origin(StrEnum):
@@ -97,25 +98,51 @@ class TargetRow:
         return self.sample is None and not self.end
 
 
+def _option(default: Any, help: str, *, rebuilt: bool = False) -> Any:
+    """A sampling option. `help`: its line on the command line.
+
+    `rebuilt`: the samplers of this package work with it. One that isn't rebuilt is sent to servers only: replies that
+    set it are not computed in process, and never accepted by rejection sampling.
+    """
+    return field(default=default, metadata={"help": help, "rebuilt": rebuilt})
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
     """Effective sampling options of a request, under Ollama's names.
 
+    This is the only list of them: requests, the configuration, flags and the embedded server's defaults derive from it.
     The defaults are those of Ollama >= 0.32.10. With `seed` None each reply gets a fresh random seed.
     """
 
-    temperature: float = 0.8
-    top_k: int = 40
-    top_p: float = 0.9
-    min_p: float = 0.0
-    typical_p: float = 1.0
-    repeat_last_n: int = 64
-    repeat_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    seed: int | None = None
-    num_predict: int = -1  # tokens; 0 and below: no limit
-    stop: tuple[str, ...] = ()
+    temperature: float = _option(0.8, "0: always the most probable token.", rebuilt=True)
+    top_k: int = _option(40, "Draw from so many of the most probable tokens; 0: from all.", rebuilt=True)
+    top_p: float = _option(
+        0.9, "Draw from the most probable tokens that together reach this probability.", rebuilt=True
+    )
+    min_p: float = _option(0.0, "Leave out what is less probable than this share of the most probable.", rebuilt=True)
+    typical_p: float = _option(1.0, "Locally typical sampling; 1: off.", rebuilt=True)
+    repeat_last_n: int = _option(64, "Tokens that penalties look back on; -1: the whole context.", rebuilt=True)
+    repeat_penalty: float = _option(1.0, "Above 1: repeated tokens become less probable.", rebuilt=True)
+    presence_penalty: float = _option(0.0, "Subtracted from tokens that occurred.", rebuilt=True)
+    frequency_penalty: float = _option(0.0, "Subtracted from tokens for each time they occurred.", rebuilt=True)
+    seed: int | None = _option(None, "The same seed gives the same reply.", rebuilt=True)
+    num_predict: int = _option(-1, "Most tokens of a reply; -1: no limit.", rebuilt=True)  # 0 and below: no limit
+    stop: tuple[str, ...] = _option((), "End the reply before this text. Repeatable.", rebuilt=True)
+
+    @property
+    def not_rebuilt(self) -> list[str]:
+        """The names of the options that are set and that only a server's sampler works with."""
+        return [
+            each.name
+            for each in fields(self)
+            if not each.metadata["rebuilt"] and getattr(self, each.name) != each.default
+        ]
+
+    @property
+    def distribution(self) -> dict[str, Any]:
+        """The options that shape the distribution of a token, by name: all but the seed and where a reply ends."""
+        return {name: getattr(self, name) for name in DISTRIBUTION_OPTIONS}
 
     @property
     def greedy(self) -> bool:
@@ -126,6 +153,12 @@ class SamplingOptions:
         """Whether penalties change the distribution. Raw log-probabilities don't include penalties."""
         penalties = self.repeat_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
         return penalties and self.repeat_last_n != 0
+
+
+DISTRIBUTION_OPTIONS = tuple(
+    each.name for each in fields(SamplingOptions) if each.name not in ("seed", "num_predict", "stop")
+)
+"""The names of the options that shape the distribution of a token."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ import psutil
 from specollama.backends.llama_cpp import gguf_metadata
 from specollama.backends.llama_cpp.draft_compatibility import why_incompatible
 from specollama.backends.llama_cpp.gguf_metadata import read_header
+from specollama.backends.llama_cpp.memory_needs import weight_bytes
 from specollama.backends.ollama import model_store
 from specollama.backends.ollama.client import OllamaServer
 from specollama.backends.ollama.model_info import DEVELOPMENT_VERSION, parsed_version
@@ -136,7 +137,7 @@ def check_memory(setup: NativeSetup, free: int, *, gpu: bool) -> str:
 
     Raises RunError with it unless a `gpu` has memory of its own, whose size isn't known here: a reply shows it then.
     """
-    needed = setup.target.stat().st_size + setup.draft.stat().st_size + _HEADROOM
+    needed = weight_bytes(setup.target) + weight_bytes(setup.draft) + _HEADROOM
     if needed <= free:
         return ""
     words = f"{setup.model} and its draft need {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB of memory are free"

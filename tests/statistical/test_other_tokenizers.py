@@ -18,7 +18,8 @@ from specollama.backends.ollama.schema import Message
 from specollama.config.endpoints import Endpoint
 from specollama.config.settings import ModelRef, PairSettings
 from specollama.errors import UnsupportedPair
-from specollama.pairs.feasibility import choose_acceptance_method
+from specollama.pairs.decoding import choose_acceptance_method
+from specollama.pairs.feasibility import why_not_rejection
 from specollama.pairs.pair import Pair
 from specollama.pairs.request import ChatInput
 from specollama.server.embedded.serve import ServeSettings, serve_models
@@ -171,11 +172,10 @@ async def test_where_the_tokenizers_differ_is_told_and_the_rule_is_match(
         tokenizers = await pair.tokenizers(target, draft)
         assert not tokenizers.same
         assert tokenizers.difference == "token 2 is '' for the target and '\\x00' for the draft"
-        assert (
-            choose_acceptance_method(AcceptanceMethod.AUTO, warm, target, draft, tokenizers) is AcceptanceMethod.MATCH
-        )
+        obstacle = why_not_rejection(warm, target, draft, tokenizers)
+        assert choose_acceptance_method(AcceptanceMethod.AUTO, warm, obstacle) is AcceptanceMethod.MATCH
         with pytest.raises(UnsupportedPair, match="different tokenizers"):
-            choose_acceptance_method(AcceptanceMethod.REJECTION, warm, target, draft, tokenizers)
+            choose_acceptance_method(AcceptanceMethod.REJECTION, warm, obstacle)
         told = await answer(pair, PROMPTS[0], temperature=0.8)
         assert told.statuses == [ON]
         assert told.reply.text

@@ -25,8 +25,8 @@ _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # without certificates, whose
 
 @contextmanager
 def serving(app: Any) -> Iterator[str]:
-    """Serve an ASGI application on a free loopback port, in a thread of its own; gives its URL."""
-    config = uvicorn.Config(app, lifespan="off", log_level="critical", access_log=False, ws="none")
+    """Serve an ASGI application, or a configuration of uvicorn, on a free loopback port, in a thread; gives its URL."""
+    config = app if isinstance(app, uvicorn.Config) else _plain_config(app)
     server = uvicorn.Server(config)
     with closing(bind("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, args=([listener],))
@@ -36,6 +36,10 @@ def serving(app: Any) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join()
+
+
+def _plain_config(app: Any) -> uvicorn.Config:
+    return uvicorn.Config(app, lifespan="off", log_level="critical", access_log=False, ws="none")
 
 
 @dataclass

@@ -36,3 +36,25 @@ def test_a_refusal_carries_its_status() -> None:
 def test_what_a_server_says_steers_no_terminal() -> None:
     error = Refused("no\x1b]0;owned\x07\nmore", url="http://x", status=500)
     assert str(error) == "no\\x1b]0;owned\\x07\\nmore"
+
+
+def test_the_advice_for_an_unreachable_server_can_be_replaced_the_fault_stays() -> None:
+    error = errors.Unreachable("can't reach http://x", url="http://x", advice="is Ollama running there?")
+    assert str(error) == "can't reach http://x; is Ollama running there?"
+    other = error.with_advice("start it")
+    assert (str(other), other.url) == ("can't reach http://x; start it", "http://x")
+    slow = errors.Unreachable("http://x gave no byte in time", url="http://x")
+    assert str(slow.with_advice("start it")) == "http://x gave no byte in time"
+
+
+@pytest.mark.parametrize(
+    ("said", "full"),
+    [
+        ("the input length exceeds the context length", True),
+        ("the request is longer than the model's 512 tokens", True),
+        ("model runner has unexpectedly stopped", False),
+    ],
+)
+def test_a_request_that_does_not_fit_the_context_is_told_apart(said: str, full: bool) -> None:
+    assert Refused(f"http://x: {said}", url="http://x", status=400, said=said).is_context_full is full
+    assert Refused(f"http://x: {said}", url="http://x", status=400).is_context_full is full

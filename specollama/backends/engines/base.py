@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from specollama.spec_decode.acceptance import position_seed
-from specollama.spec_decode.types import DoneReason, SamplingOptions, Token
+from specollama.spec_decode.types import DISTRIBUTION_OPTIONS, DoneReason, SamplingOptions, Token
 
 REPLACEMENT = "\ufffd"  # what tokenizers print for a part of a character
 
@@ -134,6 +134,21 @@ def seed_field(seed: int | None) -> dict[str, int]:
     return {} if seed is None else {"seed": seed}
 
 
+_SHARED_NAMES = {
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repeat_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+}
+"""The sampling options that vLLM, SGLang and TensorRT-LLM have, with their names for them."""
+
+UNSHARED_OPTIONS = frozenset(DISTRIBUTION_OPTIONS) - _SHARED_NAMES.keys() - {"repeat_last_n"}
+"""The sampling options that these engines don't have. `repeat_last_n` 0 takes the penalties off, which can be sent."""
+
+
 def sampling_fields(options: SamplingOptions, *, top_k: int) -> dict[str, Any]:
     """The sampling options by the names that vLLM, SGLang and TensorRT-LLM share; their words for no `top_k` differ.
 
@@ -141,15 +156,7 @@ def sampling_fields(options: SamplingOptions, *, top_k: int) -> dict[str, Any]:
     """
     if not options.penalised:
         options = replace(options, repeat_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0)
-    return {
-        "temperature": options.temperature,
-        "top_k": top_k,
-        "top_p": options.top_p,
-        "min_p": options.min_p,
-        "repetition_penalty": options.repeat_penalty,
-        "presence_penalty": options.presence_penalty,
-        "frequency_penalty": options.frequency_penalty,
-    }
+    return {name: getattr(options, ours) for ours, name in _SHARED_NAMES.items()} | {"top_k": top_k}
 
 
 class Engine(Protocol):

@@ -11,7 +11,18 @@ from typing import Any, Self, TypeVar
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from specollama.backends.http import CONNECT_TIMEOUT, IDLE_TIMEOUT, map_httpx_errors, open_client
+from specollama.backends.http import (
+    CONNECT_TIMEOUT,
+    IDLE_TIMEOUT,
+    map_httpx_errors,
+    open_client,
+    raw_pieces,
+    read_bounded,
+    read_json,
+    send_whole,
+    split_lines,
+)
+from specollama.config.limits import ANSWERS
 from specollama.errors import BrokenReply, Refused
 
 _Answer = TypeVar("_Answer", bound=BaseModel)
@@ -52,6 +63,7 @@ class EngineClient:
         self.url = url.rstrip("/")
         self.model = model
         self.source = source
+        self._patience = idle_timeout  # for an answer that is read as a whole
         self._http = open_client(
             self.url,
             token=token,
@@ -69,17 +81,14 @@ class EngineClient:
         await self._http.aclose()
 
     async def get(self, path: str, model: type[_Answer]) -> _Answer:
-        with self._translated():
-            response = await self._http.get(path)
-        self._check(response)
-        return self.validate(response.content, model)
+        return self.validate(await self._sent("GET", path), model)
 
     async def post(self, path: str, body: dict[str, Any], model: type[_Answer]) -> _Answer:
-        return self.validate(await self._posted(path, body), model)
+        return self.validate(await self._sent("POST", path, body), model)
 
     async def post_for_list(self, path: str, body: dict[str, Any], model: type[_Answer]) -> list[_Answer]:
         """What answers with an array; a lone object stands for an array of one."""
-        content = await self._posted(path, body)
+        content = await self._sent("POST", path, body)
         if not content.lstrip().startswith(b"["):
             return [self.validate(content, model)]
         try:
@@ -92,9 +101,9 @@ class EngineClient:
         with self._translated():
             async with self._http.stream("POST", path, json=body) as response:
                 if response.is_error:
-                    await response.aread()
-                self._check(response)
-                async for event in _events(response.aiter_bytes()):
+                    content = await read_bounded(response)
+                    self._check(httpx.Response(response.status_code, headers=response.headers, content=content))
+                async for event in _events(raw_pieces(response)):
                     yield event
 
     def validate(self, body: bytes, model: type[_Answer]) -> _Answer:
@@ -115,9 +124,10 @@ class EngineClient:
         """An error that the engine told in its own words."""
         return Refused(f"{self.url}: {_error_line(error)}", url=self.url, status=status)
 
-    async def _posted(self, path: str, body: dict[str, Any]) -> bytes:
+    async def _sent(self, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
         with self._translated():
-            response = await self._http.post(path, json=body)
+            request = self._http.build_request(method, path, json=body)
+            response = await send_whole(self._http, request, patience=self._patience, limit=ANSWERS.scores)
         self._check(response)
         return response.content
 
@@ -125,7 +135,7 @@ class EngineClient:
         if not response.is_error:
             return
         try:
-            said = _error_line(_error_message(response.json()))
+            said = _error_line(_error_message(read_json(response.content)))
         except ValueError:
             said = f"HTTP {response.status_code} {response.reason_phrase}".strip()
         if response.status_code in (401, 403):
@@ -137,17 +147,21 @@ class EngineClient:
 
 
 async def _events(reads: AsyncIterator[bytes]) -> AsyncIterator[tuple[bytes, int]]:
-    rest, number = b"", 0
-    async for read in reads:
-        number += 1
-        *lines, rest = (rest + read).split(b"\n")
-        for line in lines:
-            # a fault in mid-reply comes as "error: {...}" from older llama-servers, as data from all others
-            name, _, data = line.strip().partition(b": ")
-            if name == b"error":
-                yield b'{"error": ' + data + b"}", number
-            elif name == b"data" and data != b"[DONE]":
-                yield data, number
+    number = 0
+
+    async def counted() -> AsyncIterator[bytes]:
+        nonlocal number
+        async for read in reads:
+            number += 1
+            yield read
+
+    async for line in split_lines(counted(), ended=True):
+        # a fault in mid-reply comes as "error: {...}" from older llama-servers, as data from all others
+        name, _, data = line.strip().partition(b": ")
+        if name == b"error":
+            yield b'{"error": ' + data + b"}", number
+        elif name == b"data" and data != b"[DONE]":
+            yield data, number
 
 
 def _error_message(answer: Any) -> Any:

@@ -207,18 +207,7 @@ def _names(listed: Mapping[str, Any], props: Props) -> list[str]:
 
 def sampling_body(options: SamplingOptions) -> dict[str, Any]:
     """The sampling options by llama-server's names, which are Ollama's. `seed`: what holds unless one is given."""
-    return {
-        "temperature": options.temperature,
-        "top_k": options.top_k,
-        "top_p": options.top_p,
-        "min_p": options.min_p,
-        "typical_p": options.typical_p,
-        "repeat_last_n": options.repeat_last_n,
-        "repeat_penalty": options.repeat_penalty,
-        "presence_penalty": options.presence_penalty,
-        "frequency_penalty": options.frequency_penalty,
-        "seed": _RANDOM,
-    }
+    return {**options.distribution, "seed": _RANDOM}
 
 
 def completion_body(prompt: str | list[int], options: SamplingOptions) -> dict[str, Any]:

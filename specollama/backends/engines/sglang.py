@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from specollama.backends.engines.base import (
     REPLACEMENT,
+    UNSHARED_OPTIONS,
     Capabilities,
     DrawSettings,
     EngineInfo,
@@ -39,7 +40,7 @@ class SGLang(EngineClient):
     """The API of one SGLang server."""
 
     kind = EngineKind("SGLang", "python -m sglang.launch_server --model-path MODEL")
-    capabilities = Capabilities(one_pass=True, takes_seed=False, unsupported_options=frozenset({"typical_p"}))
+    capabilities = Capabilities(one_pass=True, takes_seed=False, unsupported_options=UNSHARED_OPTIONS)
 
     async def info(self) -> EngineInfo:
         listed = await find_model(self, self.model)

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from specollama.backends.engines.base import (
     REPLACEMENT,
+    UNSHARED_OPTIONS,
     Capabilities,
     DrawSettings,
     EngineInfo,
@@ -45,7 +46,7 @@ class TensorRTLLM(EngineClient):
     """The API of one trtllm-serve."""
 
     kind = EngineKind("TensorRT-LLM", "trtllm-serve MODEL")
-    capabilities = Capabilities(detokenizes=False, needs_seed=True, unsupported_options=frozenset({"typical_p"}))
+    capabilities = Capabilities(detokenizes=False, needs_seed=True, unsupported_options=UNSHARED_OPTIONS)
 
     async def info(self) -> EngineInfo:
         await find_model(self, self.model)

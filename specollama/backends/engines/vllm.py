@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from specollama.backends.engines.base import (
     REPLACEMENT,
+    UNSHARED_OPTIONS,
     Capabilities,
     DrawSettings,
     EngineInfo,
@@ -44,7 +45,7 @@ class VLLM(EngineClient):
     """The API of one vLLM server."""
 
     kind = EngineKind("vLLM", "vllm serve MODEL")
-    capabilities = Capabilities(renders_chats=True, unsupported_options=frozenset({"typical_p"}))
+    capabilities = Capabilities(renders_chats=True, unsupported_options=UNSHARED_OPTIONS)
 
     async def info(self) -> EngineInfo:
         listed = await find_model(self, self.model)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specollama.backends.llama_cpp.tokenizer import import_llama
-from specollama.errors import MissingPackage, RunError
+from specollama.errors import MissingPackage, RunError, one_line
 
 
 def render_chat(template: str, messages: Sequence[Mapping[str, Any]], *, begin: str, end: str) -> str:
@@ -16,12 +16,12 @@ def render_chat(template: str, messages: Sequence[Mapping[str, Any]], *, begin: 
     """
     import_llama()
     try:
-        from jinja2 import TemplateError
         from llama_cpp.llama_chat_format import Jinja2ChatFormatter
     except ImportError as error:
         raise MissingPackage(f"{error.name} isn't installed: `pip install 'specollama[local]'`") from error
     try:
         formatter = Jinja2ChatFormatter(template, eos_token=end, bos_token=begin)
         return str(formatter(messages=[dict(message) for message in messages]).prompt)
-    except (TemplateError, TypeError, ValueError, KeyError) as error:
-        raise RunError(f"the model's own chat template refuses this chat: {error}") from error
+    except Exception as error:  # a template is a program of the file's, and may raise anything
+        why = one_line(str(error)) or type(error).__name__
+        raise RunError(f"the model's own chat template refuses this chat: {why}") from error

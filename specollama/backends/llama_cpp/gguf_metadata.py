@@ -15,12 +15,15 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from specollama.config.plain_file import open_plain
 from specollama.errors import RunError, UsageError
 
 MAGIC = b"GGUF"
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _FLOAT32, _STRING, _ARRAY = 6, 8, 9
+_DEEPEST = 8  # arrays in arrays; real files have none
+_LONGEST_ARRAY = 2**24  # entries; the largest vocabularies have some 500,000 merges
 _SAMPLES, _SAMPLE_BYTES = 64, 4096
 
 
@@ -57,15 +60,15 @@ class GgufHeader:
 def read_header(path: Path) -> GgufHeader:
     """Read the header of a GGUF file; `UsageError` if there is none to read."""
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             if file.read(len(MAGIC)) != MAGIC:
                 raise UsageError(f"{path} is not a GGUF file")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return _parse(data)
     except OSError as error:
         raise UsageError(f"can't read {path}: {error.strerror}") from error
-    except (struct.error, KeyError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is a damaged GGUF file") from error
+    except (struct.error, KeyError, ValueError, OverflowError, MemoryError, RecursionError):  # lengths and nesting lie
+        raise UsageError(f"{path} is a damaged GGUF file") from None
 
 
 def _parse(data: mmap.mmap) -> GgufHeader:
@@ -115,9 +118,11 @@ class _Cursor:
         self.at += length
         return raw.decode("utf-8")
 
-    def value(self, kind: int) -> Any:
+    def value(self, kind: int, depth: int = 0) -> Any:
+        if depth > _DEEPEST:
+            raise struct.error("arrays are nested too deeply")
         if kind == _ARRAY:
-            return self._array(self.scalar("I"), self.scalar("Q"))
+            return self._array(self.scalar("I"), self.scalar("Q"), depth)
         return self._reader(kind)()
 
     def _reader(self, kind: int) -> Callable[[], Any]:
@@ -128,9 +133,11 @@ class _Cursor:
         code = _SCALARS[kind]
         return lambda: self.scalar(code)
 
-    def _array(self, kind: int, length: int) -> list[Any]:
+    def _array(self, kind: int, length: int, depth: int) -> list[Any]:
+        if length > _LONGEST_ARRAY:
+            raise struct.error("an array is longer than any vocabulary")
         if kind in (_STRING, _ARRAY, _FLOAT32):
-            return [self.value(kind) for _ in range(length)]
+            return [self.value(kind, depth + 1) for _ in range(length)]
         layout = struct.Struct(f"<{length}{_SCALARS[kind]}")
         values = list(layout.unpack_from(self._data, self.at))
         self.at += layout.size
@@ -150,7 +157,7 @@ def shortest_decimal(value: float) -> float:
 def refuse_unreadable(path: Path) -> None:
     """Raises RunError where the file isn't there, may not be read, or isn't a GGUF."""
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             magic = file.read(4)
     except OSError as error:
         raise RunError(f"{path}: {error.strerror or error}") from None

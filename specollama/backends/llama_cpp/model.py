@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from specollama.backends.llama_cpp.gguf_metadata import refuse_unreadable
 from specollama.backends.llama_cpp.hardware import free_memory
+from specollama.backends.llama_cpp.memory_needs import first_part, kv_cache_bytes, weight_bytes
 from specollama.backends.llama_cpp.tokenizer import import_llama, silence_llama_log
 from specollama.errors import RunError
 
@@ -172,22 +173,34 @@ class LlamaModel:
         free, needed = free_memory(), self._kv_size(options) + _HEADROOM
         if needed > free:
             raise RunError(
-                f"{self.path.name}: its context of {options.context_length} tokens needs {_gib(needed)}, and "
+                f"{self.path.name}: its context of {self._context_tokens(options)} tokens needs {_gib(needed)}, and "
                 f"{_gib(free)} of memory are free: give a smaller num_ctx"
             )
 
     def _kv_size(self, options: LoadOptions) -> int:
-        """Bytes of the KV cache, with keys and values of 16 bits."""
+        """Bytes of the KV cache."""
         llama, model = self._llama, self._model
         heads = llama.llama_model_n_head(model) or 1
-        width = llama.llama_model_n_embd(model) // heads * (llama.llama_model_n_head_kv(model) or heads)
-        return int(2 * 2 * width * llama.llama_model_n_layer(model) * options.context_length)
+        usual = llama.llama_model_n_embd(model) // heads  # where the file doesn't say
+        kind = self.metadata("general.architecture")
+        return kv_cache_bytes(
+            layers=llama.llama_model_n_layer(model),
+            kv_heads=llama.llama_model_n_head_kv(model) or heads,
+            key_length=_number(self.metadata(f"{kind}.attention.key_length")) or usual,
+            value_length=_number(self.metadata(f"{kind}.attention.value_length")) or usual,
+            tokens=self._context_tokens(options),
+            kv_type=options.kv_type,
+        )
+
+    def _context_tokens(self, options: LoadOptions) -> int:
+        """The context's length: no longer than the model was trained for."""
+        trained = self._llama.llama_model_n_ctx_train(self._model)
+        return min(options.context_length, trained) if trained > 0 else options.context_length
 
     def _open_context(self, options: LoadOptions) -> Any:
         llama = self._llama
         parameters = llama.llama_context_default_params()
-        trained = llama.llama_model_n_ctx_train(self._model)
-        parameters.n_ctx = min(options.context_length, trained) if trained > 0 else options.context_length
+        parameters.n_ctx = self._context_tokens(options)
         parameters.n_batch = PREFILL_CHUNK
         parameters.n_ubatch = options.ubatch
         parameters.n_threads = options.threads or _cores()
@@ -203,7 +216,9 @@ class LlamaModel:
 def _open(llama: Any, path: Path, options: LoadOptions) -> Any:
     """The model's weights. What the file is, is looked at first: llama.cpp says no more than that it failed."""
     refuse_unreadable(path)
-    free, size = free_memory(), path.stat().st_size
+    if first := first_part(path):
+        raise RunError(f"{path}: a later part of a model that is split; give the first: {first}")
+    free, size = free_memory(), weight_bytes(path)
     if size + _HEADROOM > free:
         raise RunError(f"{path.name} needs {_gib(size)} of memory, and {_gib(free)} are free")
     parameters = llama.llama_model_default_params()
@@ -213,6 +228,10 @@ def _open(llama: Any, path: Path, options: LoadOptions) -> Any:
     if not (model := llama.llama_model_load_from_file(os.fsencode(path), parameters)):
         raise DamagedFile(f"{path}: llama.cpp can't open it: it is damaged, or of an architecture that it doesn't know")
     return model
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def _ggml_type(llama: Any, name: str) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter, time
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -31,7 +32,7 @@ _READ = 64  # tokens
 _READINGS = 2
 _BEFORE = 32  # tokens that are there already
 
-_Counts = list[float]
+_Counts = list[Annotated[float, Field(ge=0)]]
 
 
 class ModelProfile(BaseModel):
@@ -43,7 +44,7 @@ class ModelProfile(BaseModel):
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 
-    passes: dict[int, float] = Field(min_length=1)
+    passes: dict[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0)]] = Field(min_length=1)
     reading: float = Field(ge=0)
     plain: float | None = Field(default=None, gt=0)
     until: float | None = None
@@ -56,7 +57,7 @@ class CalibrationCounts(BaseModel):
 
     hits: _Counts = Field(min_length=CONFIDENCE_BINS, max_length=CONFIDENCE_BINS)
     trials: _Counts = Field(min_length=CONFIDENCE_BINS, max_length=CONFIDENCE_BINS)
-    shifts: _Counts = Field(
+    shifts: list[float] = Field(
         default=[0.0] * len(LOG_ODDS_SHIFTS), min_length=len(LOG_ODDS_SHIFTS), max_length=len(LOG_ODDS_SHIFTS)
     )
     spare: float = Field(default=INITIAL_EXPLORATION, ge=0)

@@ -14,6 +14,7 @@ from pathlib import Path
 from time import time
 from typing import Any
 
+from specollama.backends.llama_cpp.memory_needs import weight_bytes
 from specollama.backends.llama_cpp.model import LlamaModel, LoadOptions
 from specollama.backends.llama_cpp.tokenizer import import_llama, offloads_to_gpu, silence_llama_log
 from specollama.backends.timings import DOUBTED_FOR, valid_until
@@ -24,6 +25,7 @@ from specollama.errors import RunError
 MAX_RELATIVE_STEP = 0.9  # of the step as it was, that a copy must stay below to be worth having
 MAX_CREDIBLE_RATIO = 10.0  # times as fast: 4 bits in place of 32 are an eighth of the bytes
 MAX_FILE_BYTES = 2 * 2**30  # bytes of a file that is copied unasked: some ten seconds of work
+_ABANDONED_AFTER = 3600  # seconds: no copy takes so long
 
 
 def copy_path(path: Path) -> Path:
@@ -38,7 +40,7 @@ def may_help(model: LlamaModel, options: LoadOptions) -> bool:
     """Whether a copy could be quicker: run by the processor, of another type than the copy's, and of bearable size."""
     on_gpu = options.gpu_layers != 0 and offloads_to_gpu()
     quick = model.metadata("general.file_type") == str(import_llama().LLAMA_FTYPE_MOSTLY_Q4_0)
-    return not on_gpu and not quick and model.path.stat().st_size <= MAX_FILE_BYTES
+    return not on_gpu and not quick and weight_bytes(model.path) <= MAX_FILE_BYTES
 
 
 def is_faster(step: float, copied: float) -> bool:
@@ -62,13 +64,21 @@ def write_copy(path: Path, copy: Path) -> None:
     silence_llama_log(llama)
     try:
         copy.parent.mkdir(parents=True, exist_ok=True)
-        if shutil.disk_usage(copy.parent).free < 2 * path.stat().st_size:
+        _delete_abandoned(copy.parent)
+        if shutil.disk_usage(copy.parent).free < 2 * weight_bytes(path):
             raise RunError(f"too little room in {copy.parent}")
         with replacement(copy) as scratch:
             if llama.llama_model_quantize(os.fsencode(path), os.fsencode(scratch), _parameters(llama)):
                 raise RunError(f"llama.cpp can't write {path.name} in other types")
     except OSError as error:
         raise RunError(f"{copy.parent}: {error.strerror or error}") from None
+
+
+def _delete_abandoned(folder: Path) -> None:
+    """Delete the scratch files (*.tmp) that killed processes of version 0.1 left."""
+    for left in folder.glob("*.tmp"):
+        if time() - left.stat().st_mtime > _ABANDONED_AFTER:
+            left.unlink(missing_ok=True)
 
 
 def _parameters(llama: Any) -> Any:

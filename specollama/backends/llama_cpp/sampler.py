@@ -1,25 +1,26 @@
 """The target's sampler over a whole vocabulary, in llama.cpp's order, with noise by position.
 
-A draw is the best of log p + Gumbel noise (the Gumbel-max trick: Gumbel 1954; Maddison et al. 2014, section 2), the
-noise a function of seed, position and token alone. So the token at a place is the same whether it was drafted there or
-not, and a draft model that draws with the same noise tends to draw the same token.
+A draw is the best of log p + Gumbel noise, the noise a function of seed, position and token alone: see `gumbel`. So the
+token at a place is the same whether it was drafted there or not, and a draft model that draws with the same noise tends
+to draw the same token.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from specollama.backends.llama_cpp.gumbel import Logits, Tokens, Weights, best_with_noise, gumbel_noise, top_tokens
 from specollama.errors import RunError
 from specollama.spec_decode.types import SamplingOptions
 
-Logits = NDArray[np.float32]
-Tokens = NDArray[np.int64]
-Weights = NDArray[np.float64]
+Cut = Callable[[Weights, SamplingOptions], Tokens]
+
+_FIRST_GUESS = 64  # tokens that may reach top_p
+_MARGIN = 1e-3  # of a logit: `_min_p` decides about the tokens at its bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +31,17 @@ class Sampler:
     seed: int
 
     def draw(self, logits: Logits, before: Sequence[int], position: int) -> int:
-        """The token at a place, by its row of raw logits and all tokens before it (for penalties)."""
+        """The token at a place, by its row of raw logits and all tokens before it (for penalties).
+
+        Raises RunError where the logits, or what penalties made of them, aren't numbers.
+        """
         options = self.options
+        row = apply_penalties(logits, before, options)
         if options.greedy:
-            return int(np.argmax(apply_penalties(logits, before, options)))
-        tokens, probabilities = self.distribution(logits, before)
+            return int(np.argmax(row))
+        if _keeps_all(options, len(row)):
+            return best_with_noise(_checked(row), options.temperature, self.seed, position)
+        tokens, probabilities = _distribution(row, options)
         with np.errstate(divide="ignore"):  # at a low temperature the others' probabilities are 0
             return int(tokens[np.argmax(np.log(probabilities) + gumbel_noise(self.seed, position, tokens))])
 
@@ -43,20 +50,60 @@ class Sampler:
 
         Raises RunError where the logits, or what penalties made of them, aren't numbers.
         """
-        options = self.options
-        row = apply_penalties(logits, before, options)
-        if options.greedy:
+        row = apply_penalties(logits, before, self.options)
+        if self.options.greedy:
             return np.array([np.argmax(row)]), np.ones(1)
-        tokens = _most_probable(row, options.top_k)
-        kept = np.asarray(row, dtype=np.float64)[tokens]
-        for cut in (_typical, _top_p, _min_p):
-            chosen = cut(_softmax(kept), options)
-            tokens, kept = tokens[chosen], kept[chosen]
-        with np.errstate(over="ignore"):  # near temperature 0 all but the best are infinitely far below it
-            probabilities = _softmax((kept - kept.max()) / options.temperature)
-        if not probabilities[0] > 0:
-            raise RunError("there is no token to draw: the logits aren't numbers, or the penalties are too large")
-        return tokens, probabilities
+        return _distribution(row, self.options)
+
+
+def _distribution(row: Logits, options: SamplingOptions) -> tuple[Tokens, Weights]:
+    tokens, cuts = _shortlist(_checked(row), options)
+    kept = row[tokens].astype(np.float64)
+    for cut in cuts:
+        chosen = cut(_softmax(kept), options)
+        tokens, kept = tokens[chosen], kept[chosen]
+    with np.errstate(over="ignore"):  # near temperature 0 all but the best are infinitely far below it
+        return tokens, _softmax((kept - kept.max()) / options.temperature)
+
+
+def _shortlist(row: Logits, options: SamplingOptions) -> tuple[Tokens, tuple[Cut, ...]]:
+    """The tokens that the first cuts leave, most probable first, and the cuts that remain.
+
+    Sorting a whole vocabulary takes ten times as long as finding the few tokens that most options leave.
+    """
+    every = (_typical, _top_p, _min_p)
+    if 0 < options.top_k < len(row):
+        return top_tokens(row, options.top_k), every
+    if options.typical_p >= 1 and options.top_p < 1:
+        return _nucleus(row, options.top_p), (_min_p,)
+    if options.typical_p >= 1 and options.min_p > 0:
+        above = np.flatnonzero(row >= row.max() + np.log(min(1.0, options.min_p)) - _MARGIN)
+        return above[np.argsort(-row[above], kind="stable")], (_min_p,)
+    return top_tokens(row, len(row)), every
+
+
+def _nucleus(row: Logits, top_p: float) -> Tokens:
+    """The most probable tokens that together reach `top_p` of the whole vocabulary's mass, most probable first."""
+    weights = np.exp(row - row.max())
+    goal, count = top_p * float(weights.sum(dtype=np.float64)), _FIRST_GUESS
+    while True:
+        tokens = top_tokens(row, count)
+        reached = np.cumsum(weights[tokens], dtype=np.float64)
+        if reached[-1] >= goal or count >= len(row):
+            return tokens[: int(np.searchsorted(reached, goal)) + 1]
+        count *= 8
+
+
+def _checked(row: Logits) -> Logits:
+    if not np.isfinite(row.max()):
+        raise RunError("there is no token to draw: the logits aren't numbers, or the penalties are too large")
+    return row
+
+
+def _keeps_all(options: SamplingOptions, size: int) -> bool:
+    """Whether no cut takes a token away."""
+    uncut = options.typical_p >= 1 and options.top_p >= 1 and options.min_p <= 0
+    return uncut and not 0 < options.top_k < size
 
 
 def apply_penalties(logits: Logits, before: Sequence[int], options: SamplingOptions) -> Logits:
@@ -86,37 +133,6 @@ def log_probability(logits: Logits, tokens: Sequence[int]) -> list[float]:
     best = float(logits.max())
     total = float(np.log(np.exp(logits - np.float32(best)).sum(dtype=np.float64)))
     return [float(logits[token]) - best - total for token in tokens]
-
-
-def gumbel_noise(seed: int, position: int, tokens: Tokens) -> Weights:
-    """Standard Gumbel noise for tokens at a place: independent of each other, always the same for the same three.
-
-    A draft model with another tokenizer counts its places otherwise, from below 0 where it needs fewer tokens.
-    """
-    with np.errstate(over="ignore"):
-        start = _mix_bits(np.uint64(seed % 2**64) + np.uint64(position % 2**64) * np.uint64(0x9E3779B97F4A7C15))
-        bits = _mix_bits(_mix_bits(start ^ tokens.astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15))
-    uniform = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) / 2.0**52
-    return np.asarray(-np.log(-np.log(uniform)))
-
-
-def _mix_bits(bits: NDArray[np.uint64] | np.uint64) -> NDArray[np.uint64]:
-    """The finaliser of splitmix64 (Steele, Lea and Flood 2014): a bijection in which each bit moves all."""
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(bits ^ (bits >> np.uint64(31)), dtype=np.uint64)
-
-
-def _most_probable(row: Logits, top_k: int) -> Tokens:
-    """The best tokens, most probable first; of equal ones that with the lower number."""
-    if 0 < top_k < len(row):
-        least = np.partition(row, len(row) - top_k)[len(row) - top_k]
-        above = np.flatnonzero(row > least)
-        tied = np.flatnonzero(row == least)[: top_k - len(above)]
-        tokens = np.concatenate([above, tied])
-    else:
-        tokens = np.arange(len(row))
-    return np.asarray(tokens[np.argsort(-row[tokens], kind="stable")], dtype=np.int64)
 
 
 def _softmax(logits: Weights) -> Weights:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AbstractContextManager, aclosing, suppress
 from difflib import get_close_matches
 from types import TracebackType
@@ -13,7 +13,17 @@ from typing import Any, Self, TypeVar
 import httpx
 from pydantic import ValidationError
 
-from specollama.backends.http import CONNECT_TIMEOUT, IDLE_TIMEOUT, map_httpx_errors, open_client
+from specollama.backends.http import (
+    CONNECT_TIMEOUT,
+    IDLE_TIMEOUT,
+    map_httpx_errors,
+    open_client,
+    raw_pieces,
+    read_bounded,
+    read_json,
+    send_whole,
+    split_lines,
+)
 from specollama.backends.ollama.schema import (
     ChatReply,
     GenerateReply,
@@ -28,6 +38,8 @@ from specollama.backends.ollama.schema import (
 from specollama.backends.ollama.surrogate_pairs import SurrogateJoiner
 from specollama.errors import BrokenReply, EndpointError, ModelMissing, Refused
 
+_COUNTS = tuple(name for name in Reply.model_fields if name.endswith(("_count", "_duration")))
+_LONGEST_ERROR = 4000  # characters of what a server says of a failure
 _Wire = TypeVar("_Wire", bound=Wire)
 _Reply = TypeVar("_Reply", bound=Reply)
 
@@ -51,8 +63,13 @@ class OllamaServer:
     ) -> None:
         self.url = url.rstrip("/")
         self.source = source
+        self._patience = idle_timeout  # for an answer that is read as a whole
         self._http = open_client(
-            self.url, token=token, connect_timeout=connect_timeout, idle_timeout=idle_timeout, transport=transport
+            self.url,
+            token=token,
+            connect_timeout=connect_timeout,
+            idle_timeout=idle_timeout,
+            transport=transport,
         )
 
     async def __aenter__(self) -> Self:
@@ -94,7 +111,7 @@ class OllamaServer:
                 chunk = self._object(line)
                 if "error" in chunk:
                     raise self._mid_reply_error(chunk["error"], status)
-                yield chunk
+                yield self._checked(chunk, line, ChatReply if path == "/api/chat" else GenerateReply)
                 if chunk.get("done") or body.get("stream") is False:
                     return
         raise self._broken("the reply ended before its last line (no done: true)")
@@ -137,16 +154,20 @@ class OllamaServer:
         return ModelMissing(f"{self.url} has no model {model!r} ({there}); {advice}", url=self.url)
 
     async def _get(self, path: str, wire: type[_Wire]) -> _Wire:
-        with self._translated():
-            response = await self._http.get(path)
-        return self._parsed(response, wire)
+        return self._parsed(await self._sent("GET", path), wire)
 
     async def _post(
         self, path: str, body: dict[str, Any], wire: type[_Wire], sent: asyncio.Event | None = None
     ) -> _Wire:
+        return self._parsed(await self._sent("POST", path, body, sent), wire)
+
+    async def _sent(
+        self, method: str, path: str, body: dict[str, Any] | None = None, sent: asyncio.Event | None = None
+    ) -> httpx.Response:
         with self._translated():
-            response = await self._http.post(path, json=body, extensions=_signal_when_sent(sent) if sent else None)
-        return self._parsed(response, wire)
+            signal = _signal_when_sent(sent) if sent else None
+            request = self._http.build_request(method, path, json=body, extensions=signal)
+            return await send_whole(self._http, request, patience=self._patience)
 
     async def _stream(self, path: str, body: dict[str, Any], wire: type[_Reply]) -> AsyncGenerator[_Reply, None]:
         async with aclosing(self._streamed(path, body)) as lines:
@@ -163,15 +184,16 @@ class OllamaServer:
         """The lines of an answer as they come, mended, each with the answer's status."""
         with self._translated():
             async with self._http.stream("POST", path, json=body) as response:
-                if response.is_error:
-                    await response.aread()
-                    raise self._refused(response)
+                if not response.is_success:
+                    content = await read_bounded(response)
+                    raise self._refused(httpx.Response(response.status_code, headers=response.headers, content=content))
                 mender = SurrogateJoiner()
-                async for line in _lines(response.aiter_bytes()):
-                    yield mender.join(line), response.status_code
+                async for line in split_lines(raw_pieces(response)):
+                    if line.strip():
+                        yield mender.join(line), response.status_code
 
     def _parsed(self, response: httpx.Response, wire: type[_Wire]) -> _Wire:
-        if response.is_error:
+        if not response.is_success:
             raise self._refused(response)
         return self._validated(SurrogateJoiner().join(response.content), wire)
 
@@ -179,29 +201,49 @@ class OllamaServer:
         try:
             return wire.model_validate_json(body)
         except ValidationError as error:
-            start = body[:60].decode("utf-8", "replace")
-            raise self._broken(f"the answer isn't what Ollama sends: {start!r}") from error
+            raise self._unlike_ollama(body) from error
 
     def _object(self, line: bytes) -> dict[str, Any]:
         try:
-            chunk = json.loads(line)
+            chunk = read_json(line)
         except ValueError:
             chunk = None
         if isinstance(chunk, dict):
             return chunk
-        raise self._broken(f"the answer isn't what Ollama sends: {line[:60].decode('utf-8', 'replace')!r}")
+        raise self._unlike_ollama(line)
+
+    def _checked(self, chunk: dict[str, Any], line: bytes, wire: type[Reply]) -> dict[str, Any]:
+        """The same chunk, what is known in it of the types that Ollama sends; counts that are null are left out."""
+        try:
+            read = wire.model_validate(_without_nulls(chunk))
+        except ValidationError as error:
+            raise self._unlike_ollama(line) from error
+        counts = {name: getattr(read, name) for name in _COUNTS if name in chunk}
+        rest = {name: value for name, value in chunk.items() if name not in counts}
+        return rest | {name: count for name, count in counts.items() if count is not None}
+
+    def _unlike_ollama(self, body: bytes) -> BrokenReply:
+        return self._broken(f"the answer isn't what Ollama sends: {body[:60].decode('utf-8', 'replace')!r}")
 
     def _mid_reply_error(self, error: Any, status: int) -> Refused:
         """An error in the middle of a reply."""
         return Refused(f"{self.url}: {_error_line(error)}", url=self.url, status=status, said=_raw_error(error))
 
     def _refused(self, response: httpx.Response) -> EndpointError:
-        message, said = f"{self.url}: {_error_text(response)}", _raw_error(_error(response))
-        if response.status_code == 404 and response.headers.get("content-type", "").startswith("application/json"):
+        message, said, status = (
+            f"{self.url}: {_error_text(response)}",
+            _raw_error(_error(response)),
+            response.status_code,
+        )
+        if status == 404 and self.url.endswith("/v1"):
+            return Refused(f"{message} (/v1 is OpenAI's API: leave it out of the URL)", url=self.url, status=502)
+        if status == 404 and response.headers.get("content-type", "").startswith("application/json"):
             return ModelMissing(message, url=self.url, said=said)
-        if response.status_code in (401, 403):
+        if status in (401, 403):
             message += " (a token is sent when the endpoint has token_env)"
-        return Refused(message, url=self.url, status=response.status_code, said=said)
+        if response.has_redirect_location:
+            message = f"{self.url}: it redirects to {response.headers['location'][:200]}: set the server's URL to that"
+        return Refused(message, url=self.url, status=status if 400 <= status < 600 else 502, said=said)
 
     def _broken(self, what: str) -> BrokenReply:
         return BrokenReply(f"{self.url}: {what}", url=self.url)
@@ -228,33 +270,32 @@ def _error_text(response: httpx.Response) -> str:
 def _error(response: httpx.Response) -> Any:
     """The `error` of an answer; None where there is none."""
     try:
-        return response.json().get("error")
+        return read_json(response.content).get("error")
     except (ValueError, AttributeError):
         return None
 
 
 def _raw_error(error: Any) -> str:
     """An `error` as it came: a client of a client may read it by machine."""
-    return error if isinstance(error, str) else "" if error is None else json.dumps(error)
+    return (error if isinstance(error, str) else "" if error is None else json.dumps(error))[:_LONGEST_ERROR]
 
 
 def _error_line(error: Any) -> str:
     """Ollama's `error` on one line. It may hold the engine's own JSON once more."""
     if isinstance(error, str) and error.startswith("{"):
         with suppress(ValueError):
-            error = json.loads(error).get("error") or error
+            error = read_json(error.encode("utf-8", "replace")).get("error") or error
     if isinstance(error, dict):
         error = error.get("message")
-    return " ".join(str(error or "").split())
+    return " ".join(str(error or "")[:_LONGEST_ERROR].split())
 
 
-async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    r"""The lines of a body, cut at \n alone: str.splitlines cuts at U+0085 too, which Ollama leaves as it is."""
-    rest = b""
-    async for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            if line.strip():
-                yield line
-    if rest.strip():
-        yield rest
+def _without_nulls(chunk: dict[str, Any]) -> dict[str, Any]:
+    """Without the nulls of a reply and of its message, which mean what an absent key does."""
+    given = {name: value for name, value in chunk.items() if value is not None}
+    if isinstance(message := given.get("message"), dict):
+        given["message"] = {
+            "role": "assistant",
+            **{name: value for name, value in message.items() if value is not None},
+        }
+    return given

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specollama.backends.ollama.client import OllamaServer
+from specollama.backends.ollama.model_name import full_name
 from specollama.backends.ollama.schema import PASSED_ON_OPTIONS, ListedModel, ShowReply
 from specollama.errors import EndpointError
 from specollama.spec_decode.types import SamplingOptions
@@ -124,12 +125,6 @@ def _value(text: str) -> Any:
         with suppress(ValueError, SyntaxError):
             return ast.literal_eval(text)
     return text
-
-
-def full_name(name: str) -> str:
-    """A model's name in full, as Ollama compares it: `Qwen2.5:0.5b` and `library/qwen2.5:0.5b` are the same."""
-    name = name.lower().removeprefix("registry.ollama.ai/").removeprefix("library/")
-    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
 
 
 def _digest(name: str, listed: list[ListedModel]) -> str:

@@ -26,17 +26,8 @@ class RequestTemplate:
 
     def raw(self, prompt: str, *, num_predict: int | None, seed: int | None) -> dict[str, Any]:
         """The body of a raw request. Stops are matched by us: one that began here would swallow its beginning."""
-        chosen = self.options
         options: dict[str, Any] = {
-            "temperature": chosen.temperature,
-            "top_k": chosen.top_k,
-            "top_p": chosen.top_p,
-            "min_p": chosen.min_p,
-            "typical_p": chosen.typical_p,
-            "repeat_last_n": chosen.repeat_last_n,
-            "repeat_penalty": chosen.repeat_penalty,
-            "presence_penalty": chosen.presence_penalty,
-            "frequency_penalty": chosen.frequency_penalty,
+            **self.options.distribution,
             "num_predict": -1 if num_predict is None else num_predict,
             "stop": [],
             **({} if seed is None else {"seed": seed}),

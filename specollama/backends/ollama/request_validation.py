@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 from pydantic_core import from_json
 
+from specollama.backends.ollama.request_json import read_object
 from specollama.backends.ollama.schema import TOP_LOGPROBS_LIMIT, ChatRequest, GenerateRequest, Wire
 from specollama.errors import ApiError
 
@@ -21,11 +22,13 @@ def parse_body(raw: bytes, kind: type[Asked]) -> Asked:
     """The body as `kind`; types are strict and null stands for an absent key, as in Go. `ApiError` 400 else."""
     if not raw:
         raise ApiError(400, "missing request body")
+    body, _ = read_object(raw)
+    if body is not None:
+        return validate_body(body, kind)
     try:
-        body = from_json(raw, allow_inf_nan=False)
+        return validate_body(from_json(raw, allow_inf_nan=False), kind)  # another value than an object
     except ValueError as error:
         raise ApiError(400, f"invalid JSON: {error}") from error
-    return validate_body(body, kind)
 
 
 def validate_body(body: Any, kind: type[Asked]) -> Asked:
@@ -49,10 +52,14 @@ def check_limits(ask: GenerateRequest | ChatRequest) -> None:
 
 
 def asks_to_unload(ask: GenerateRequest | ChatRequest) -> bool:
-    """Whether `keep_alive` is a duration of nothing."""
-    if isinstance(ask.keep_alive, str):
-        return not re.search(r"[1-9]", ask.keep_alive)
-    return ask.keep_alive == 0
+    return is_no_time(ask.keep_alive)
+
+
+def is_no_time(keep_alive: Any) -> bool:
+    """Whether a `keep_alive` is a duration of nothing."""
+    if isinstance(keep_alive, str):
+        return _DURATION.fullmatch(keep_alive) is not None and not re.search(r"[1-9]", keep_alive)
+    return isinstance(keep_alive, int | float) and not isinstance(keep_alive, bool) and keep_alive == 0
 
 
 def asks_to_truncate(ask: GenerateRequest | ChatRequest) -> bool:

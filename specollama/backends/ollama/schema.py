@@ -7,9 +7,12 @@ Responses are dumped with `body()`, which leaves out what Ollama leaves out.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import fields
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from specollama.spec_decode.types import SamplingOptions
 
 TOP_LOGPROBS_LIMIT = 20
 """The largest `top_logprobs` that Ollama accepts."""
@@ -20,28 +23,16 @@ LOAD_OPTIONS = frozenset({"num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mm
 PASSED_ON_OPTIONS = LOAD_OPTIONS | {"num_keep"}
 """Options that go into every request as they are: they don't choose between tokens."""
 
-SAMPLING_OPTIONS = frozenset(
-    {
-        "temperature",
-        "top_k",
-        "top_p",
-        "min_p",
-        "typical_p",
-        "repeat_last_n",
-        "repeat_penalty",
-        "presence_penalty",
-        "frequency_penalty",
-        "seed",
-        "num_predict",
-        "num_keep",
-        "stop",
-    }
-)
+SAMPLING_OPTIONS = frozenset(each.name for each in fields(SamplingOptions)) | {"num_keep"}
 """Options that never load the model anew."""
 
 
+Count = Annotated[int, Field(ge=0)]
+"""A number of tokens, bytes or nanoseconds."""
+
+
 class Wire(BaseModel):
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+    model_config = ConfigDict(extra="ignore", protected_namespaces=(), allow_inf_nan=False)
 
     def body(self) -> dict[str, Any]:
         """The JSON object, without the fields that are unset (Go's omitempty)."""
@@ -133,15 +124,15 @@ class Reply(Wire):
     done: bool = False
     done_reason: str | None = None
     """"stop" (end of sequence or stop string), "length", "load", "unload"."""
-    total_duration: int | None = None
-    load_duration: int | None = None
-    prompt_eval_count: int | None = None
+    total_duration: Count | None = None
+    load_duration: Count | None = None
+    prompt_eval_count: Count | None = None
     """All tokens of the prompt, the begin marker and the cached ones included."""
-    prompt_eval_duration: int | None = None
+    prompt_eval_duration: Count | None = None
     """Of the part that was not cached."""
-    eval_count: int | None = None
+    eval_count: Count | None = None
     """Sampled tokens, the end marker and hidden ones included."""
-    eval_duration: int | None = None
+    eval_duration: Count | None = None
     logprobs: list[Logprob] | None = None
     debug_info: DebugInfo | None = Field(default=None, alias="_debug_info")
     error: str | None = None
@@ -196,7 +187,7 @@ class ListedModel(Wire):
     name: str
     model: str = ""
     modified_at: str = ""
-    size: int = 0
+    size: Count = 0
     """Bytes."""
     digest: str = ""
     """Hexadecimal SHA-256, no prefix."""
@@ -213,14 +204,14 @@ class TagsReply(Wire):
 class RunningModel(Wire):
     name: str
     model: str = ""
-    size: int = 0
+    size: Count = 0
     """Bytes."""
     digest: str = ""
     details: ModelDetails = ModelDetails()
     expires_at: str = ""
-    size_vram: int = 0
+    size_vram: Count = 0
     """Bytes."""
-    context_length: int = 0
+    context_length: Count = 0
     """Tokens a slot."""
 
 

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 
-from specollama.backends.ollama.model_info import ModelInfo, full_name
+from specollama.backends.ollama.model_info import ModelInfo
+from specollama.backends.ollama.model_name import full_name
 from specollama.backends.ollama.schema import GenerateReply
 from specollama.spec_decode.interfaces import Target
 from specollama.spec_decode.types import Draft, TargetContinuation, TargetScores, Token, VerifyResult

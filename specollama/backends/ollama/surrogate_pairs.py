@@ -11,13 +11,14 @@ from typing import Any
 
 _ESCAPED = re.compile(rb"\\u[dD][89abAB]|\\u[dD][c-fC-F]")
 _FIRST_HALF = re.compile("[\ud800-\udbff]$")
+_CHAT_TEXTS, _GENERATE_TEXTS = ("thinking", "content"), ("thinking", "response")
 
 
 class SurrogateJoiner:
     """Joins the halves over the lines of one reply; one that is left alone becomes a replacement mark."""
 
     def __init__(self) -> None:
-        self._held = ""  # the first half of a character, whose second one is still to come
+        self._held: dict[str, str] = {}  # by key: the first half of a character, whose second one is still to come
 
     def join(self, line: bytes) -> bytes:
         """The same JSON object, its strings all whole; one that isn't JSON comes back as it is."""
@@ -25,17 +26,25 @@ class SurrogateJoiner:
             return line
         try:
             reply = json.loads(line)
-        except ValueError:
-            return line
-        if not isinstance(reply, dict):
-            return line
-        holder, key = ("message", "content") if isinstance(reply.get("message"), dict) else (None, "response")
-        place = reply[holder] if holder else reply
-        text = self._held + str(place.get(key) or "")
-        cut = None if reply.get("done") else _FIRST_HALF.search(text)
-        self._held = cut.group() if cut else ""
-        place[key] = text.removesuffix(self._held)
-        return json.dumps(_mended(reply)).encode()
+            if isinstance(reply, dict):
+                self._join_texts(reply)
+                return json.dumps(_mended(reply)).encode()
+        except (ValueError, RecursionError):
+            pass  # whoever reads the line says what is wrong with it
+        return line
+
+    def _join_texts(self, reply: dict[str, Any]) -> None:
+        """Of the texts that are written piece by piece."""
+        message = reply.get("message")
+        place, keys = (message, _CHAT_TEXTS) if isinstance(message, dict) else (reply, _GENERATE_TEXTS)
+        for key in keys:
+            said = place.get(key) or ""
+            if not isinstance(said, str) or not (said or key in self._held):
+                continue
+            text = self._held.pop(key, "") + said
+            if not reply.get("done") and (cut := _FIRST_HALF.search(text)):
+                self._held[key] = cut.group()
+            place[key] = text.removesuffix(self._held.get(key, ""))
 
 
 def _mended(value: Any) -> Any:

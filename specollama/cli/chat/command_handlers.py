@@ -257,9 +257,12 @@ def _copy(session: ChatSession, rest: str) -> str:
 
 def _save(session: ChatSession, rest: str) -> str:
     store = session.store or ConversationStore()
-    kept = replace(session.current(), name=rest or session.saved.name)
     if not session.history_so_far.turns:
         return "there is nothing to save yet"
+    if session.saved.name and rest not in ("", session.saved.name):
+        store.save(replace(session.current(), name=rest, id=None, revision=None))
+        return f"a copy is kept as {rest}; this one goes on as {session.saved.name}"
+    kept = replace(session.current(), name=rest or session.saved.name)
     session.saved, session.store, session.history = store.save(kept), store, True
     session.reader.set_history(True)
     return f"kept as {session.saved.name or f'number {session.saved.id}'}"
@@ -279,7 +282,10 @@ def _load(session: ChatSession, rest: str) -> str:
         said = f"with the pair that is open, since the one it was held with can't be: {error}\n"
         _resume(session, kept, before)
     session.saved, session.context_usage, session.prefilled_input = kept, ContextUsage(0, None), ""
-    return said + resumed_text(kept)
+    resumed = resumed_text(kept)
+    if session.terminal:
+        session.take_back_unanswered()
+    return said + resumed
 
 
 def _resume(session: ChatSession, kept: SavedConversation, choice: PairChoice) -> None:

@@ -12,7 +12,7 @@ from rich.markdown import Markdown
 from rich.segment import Segment
 from rich.text import Text as RichText
 
-from specollama.cli.terminal.output import escape_controls
+from specollama.cli.terminal.escaping import escape_controls
 from specollama.spec_decode.events import Text
 
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")

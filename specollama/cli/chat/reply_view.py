@@ -15,7 +15,8 @@ from rich.text import Text as RichText
 
 from specollama.cli.chat.markdown_stream import LineBlocks, MarkdownBlocks, TextBlocks
 from specollama.cli.chat.progress import ReplyProgress
-from specollama.cli.terminal.output import ORIGIN_STYLES, escape_controls
+from specollama.cli.terminal.escaping import escape_controls
+from specollama.cli.terminal.output import ORIGIN_STYLES
 from specollama.spec_decode.events import Done, Event, Text, ToolCalls
 from specollama.spec_decode.types import Origin
 

@@ -18,10 +18,11 @@ from specollama.cli.chat.pair_choice import PairChoice
 from specollama.cli.chat.progress import ContextUsage, ReplyProgress
 from specollama.cli.chat.reply_view import ReplyView, ViewSettings
 from specollama.cli.terminal import output
+from specollama.cli.terminal.escaping import escape_controls
 from specollama.config import private_file
 from specollama.config.loading import Config
 from specollama.config.settings import Overrides, PairSettings
-from specollama.errors import EndpointError, RunError, SpecollamaError, UsageError
+from specollama.errors import EndpointError, Refused, RunError, SpecollamaError, UsageError
 from specollama.pairs.conversation import ChatHistory, ChatTurn
 from specollama.pairs.history_store import ConversationStore, SavedConversation
 from specollama.pairs.pair import Pair
@@ -106,7 +107,7 @@ class ChatSession:
 
     def say(self, text: str) -> None:
         """Show a message beside the answer. Its text may come from a model or a server."""
-        text = output.escape_controls(text)
+        text = escape_controls(text)
         if text and self.terminal:
             output.stderr(wrap=True).print(RichText(text))
         elif text:
@@ -155,7 +156,11 @@ class ChatSession:
         """
         heard, waiting = ReplyBuffer(), self.history_so_far.images
         question = self.history_so_far.turns[-1]
-        whole = self._reply(heard)
+        try:
+            whole = self._reply(heard)
+        except BaseException:  # SIGTERM, or a terminal that is gone: nothing can be shown or asked any more
+            self._save_unfinished(heard, instead)
+            raise
         came = self.history_so_far.add_answer(heard.turn())
         self.failed |= bool(heard.missing_answer)
         self.say(heard.missing_answer)
@@ -184,6 +189,22 @@ class ChatSession:
         elif before is not None and self.saved.id != before:
             self.say(f"(another chat went on with conversation {before}: this one is kept as {self.saved.id})")
 
+    def _save_unfinished(self, heard: ReplyBuffer, instead: list[ChatTurn] | None) -> None:
+        """Save the conversation with what came of the answer, or with a question that has no answer yet."""
+        if instead is not None:
+            self.history_so_far.turns = instead
+        elif heard.turn().content:
+            self.history_so_far.add_answer(heard.turn())
+        with suppress(OSError):  # what `save` has to say; the terminal may be gone
+            self.save()
+
+    def take_back_unanswered(self) -> None:
+        """A question that was saved without its answer becomes the prefilled input again."""
+        turns = self.history_so_far.turns
+        if turns and turns[-1].role == "user":
+            question = turns.pop()
+            self.prefilled_input, self.history_so_far.images = question.content, list(question.images)
+
     def current(self) -> SavedConversation:
         """The conversation with what it is held with now."""
         options = {name: value for name, value in self.flags.items() if value is not None}
@@ -210,6 +231,11 @@ class ChatSession:
         except KeyboardInterrupt:
             show.end()
             self.say("(stopped)")
+        except asyncio.CancelledError:  # SIGTERM or SIGHUP: the command ends
+            with suppress(OSError):
+                show.end()
+            self._keep_traces()
+            raise
         except SpecollamaError as error:
             self.failed, whole = True, False
             show.end()
@@ -272,8 +298,8 @@ class ChatSession:
         self.say(self.context_usage.announcement(before))
 
     def _advice(self, error: SpecollamaError) -> str:
-        long = any(word in str(error) for word in ("context", "exceed", "longer than"))
-        return f"; {self.context_usage.advice}" if long and "num_ctx" not in str(error) else ""
+        full = isinstance(error, Refused) and error.is_context_full
+        return f"; {self.context_usage.advice}" if full else ""
 
     @property
     def _recorders(self) -> list[TraceRecorder]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated
 
 import typer
@@ -22,6 +23,7 @@ from specollama.tools.review.run_folder import ReviewRun, open_run
 from specollama.tools.review.state import ItemStatus
 
 
+@options.takes_sampling
 def batch(
     words: Annotated[
         list[str],
@@ -46,29 +48,14 @@ def batch(
     lookahead: options.Lookahead = None,
     route: options.RouteName = None,
     rule: options.RuleName = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    seed: options.Seed = None,
-    num_predict: options.NumPredict = None,
+    sampling: options.Sampling = MappingProxyType({}),
     num_ctx: options.NumCtx = None,
-    stop: options.Stop = None,
 ) -> None:
     """Answer many prompts, each once, and keep the replies for `specollama review`. Nothing is sent anywhere.
 
     After Ctrl-C or a crash the same command goes on where it was.
     """
-    sampling = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "seed": seed,
-        "num_predict": num_predict,
-        "num_ctx": num_ctx,
-        "stop": stop or None,
-    }
+    sampling = {**sampling, "num_ctx": num_ctx}
     flags = options.flags(lookahead=lookahead, route=route, rule=rule, keep_alive=keep_alive, sampling=sampling)
     known = options.load_configuration(config)
     name, file = _pair_and_file(words, target_given=target is not None)

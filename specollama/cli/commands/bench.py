@@ -82,13 +82,22 @@ def bench(
             min=1, rich_help_panel=_MEASURING, help="Replies of each side to each prompt, each after a fresh start."
         ),
     ] = 3,
+    temperature: Annotated[
+        float,
+        typer.Option(
+            min=0, rich_help_panel=_MEASURING, help="Above 0 for a target that is opened in process: a GGUF file."
+        ),
+    ] = 0.0,
+    seed: Annotated[
+        int, typer.Option(min=0, rich_help_panel=_MEASURING, help="Of all replies; with the same seed texts are equal.")
+    ] = 1,
     out: Annotated[
         Path, typer.Option(metavar="DIR", rich_help_panel=_MEASURING, help="Where the results are kept.")
     ] = Path("specollama-bench"),
     trace: options.Trace = None,
     trace_texts: options.TraceTexts = False,
 ) -> None:
-    """Measure a pair: speed and texts beside the target alone, at temperature 0, in one run."""
+    """Measure a pair: speed and texts beside the target alone, in one run."""
     flags = options.flags(lookahead=lookahead, route=None, rule=None, keep_alive=keep_alive, sampling={})
     known = options.load_configuration(config)
     chosen = parse_routes(routes)
@@ -105,6 +114,8 @@ def bench(
         turns=turns,
         num_predict=num_predict,
         repeat=repeat,
+        temperature=temperature,
+        seed=seed,
         out=out,
         trace=options.trace_file(trace, texts=trace_texts),
     )
@@ -124,6 +135,8 @@ class BenchCall:
     turns: int
     num_predict: int
     repeat: int
+    temperature: float
+    seed: int
     out: Path
     trace: TraceFile | None = None
 
@@ -134,10 +147,20 @@ class BenchCall:
             raise UsageError("--routes plain: nothing to compare it with; add a route, or --against")
         for route in compared:
             self.settings.with_overrides(route=route)
+        self._check_temperature(compared)
         names = [question.id for prompt in self.prompts for question in prompt_turns(prompt, self.turns)]
         if twice := [name for name, times in Counter(names).items() if times > 1]:
             raise UsageError(
                 one_line(f"--turns {self.turns}: a prompt and a turn of another are both called {twice[0]}")
+            )
+
+    def _check_temperature(self, compared: Sequence[Route]) -> None:
+        """Texts are compared. Above temperature 0 only one sampler, with the noise of one seed, writes equal texts."""
+        in_process = isinstance(self.settings.target, FileRef) and not self.against
+        if self.temperature and not (in_process and set(compared) <= {Route.LOCAL, Route.AUTO}):
+            raise UsageError(
+                f"--temperature {self.temperature:g}: texts can be compared on route local alone, so --target must be "
+                "a GGUF file, --routes plain,local, and --against left out"
             )
 
     def traced(
@@ -154,7 +177,8 @@ class BenchCall:
     @property
     def options(self) -> dict[str, Any]:
         """Of every reply, over the pair's own."""
-        return {"temperature": 0, "num_predict": self.num_predict}
+        sampling = {"temperature": self.temperature, "seed": self.seed} if self.temperature else {"temperature": 0}
+        return {**sampling, "num_predict": self.num_predict}
 
     def as_object(self) -> dict[str, Any]:
         return {
@@ -195,7 +219,7 @@ def _engine(text: str, settings: PairSettings, config: Config) -> ModelRef:
 async def _bench(call: BenchCall) -> None:
     async with AsyncExitStack() as stack:
         sides = await open_contestants(call.settings, call.routes, call.against, os.environ, stack)
-        measured = Measurements()
+        measured = Measurements(temperature=call.temperature)
         results = Results(new_file(call.out), measured, sides, call.prompts, call.as_object())
         results.save()  # now rather than after an hour: the folder may not be writable
         try:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from specollama.cli.terminal import options, output
+from specollama.cli.terminal.escaping import escape_controls
 from specollama.errors import RunError, one_line
 
 app = typer.Typer(help="The conversations that `specollama chat` kept.", no_args_is_help=True, add_completion=False)
@@ -54,7 +55,7 @@ def export(
         print(output.json_text(as_object(kept), indent=2))
     else:
         text = as_markdown(kept)
-        sys.stdout.write(output.escape_controls(text) if output.stdout().is_terminal else text)
+        sys.stdout.write(escape_controls(text) if output.stdout().is_terminal else text)
 
 
 @app.command()
@@ -63,8 +64,8 @@ def delete(name: Key) -> None:
     from specollama.pairs.history_store import ConversationStore
     from specollama.pairs.trace.recorder import last_trace_file
 
-    kept = ConversationStore().delete(name)
-    print(one_line(f"deleted: {kept.history.title}"), file=sys.stderr)
+    title = ConversationStore().delete(name)
+    print(one_line(f"deleted: {title}"), file=sys.stderr)
     try:
         last_trace_file().unlink(missing_ok=True)
     except OSError as error:

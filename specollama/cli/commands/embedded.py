@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from specollama.cli.terminal import signals
 from specollama.server.embedded.requirements import require_packages
 
 app = typer.Typer(
@@ -43,4 +44,5 @@ def serve(
     from specollama.server.embedded.serve import ServeSettings, run
 
     settings = ServeSettings(num_ctx=num_ctx, parallel=parallel, threads=threads)
+    signals.leave_to_server()
     run(model or [], host=host, port=port, settings=settings)

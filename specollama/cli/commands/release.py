@@ -16,6 +16,7 @@ from specollama.tools.review import release as releasing
 from specollama.tools.review.log_entries import CommandMarked
 from specollama.tools.review.release import OutboundCommand
 from specollama.tools.review.run_folder import ReviewRun, open_existing_run
+from specollama.tools.review.state import ReviewItem
 
 _MARKS = {"sent": True, "not-sent": False}
 
@@ -36,6 +37,10 @@ def release(
     ] = None,
     go: Annotated[
         bool, typer.Option("--go", help="Really run it; without, --exec only says what would be run.")
+    ] = False,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Also what went out another way before: in a file, or by a command."),
     ] = False,
     partial: Annotated[bool, typer.Option("--partial", help="Though other items aren't decided yet.")] = False,
     mark: Annotated[
@@ -62,11 +67,13 @@ def release(
             opened.append(who, marked)
         if (out or command) and not partial:
             releasing.refuse_undecided(opened)
+        items = releasing.items_to_run(opened.state, again=again)  # before a file of the same call counts
+        _tell_what_stays(opened, again=again, file=out is not None, command=bool(command))
         if out is not None:
-            count = releasing.write_release(opened, who, out)
+            count = releasing.write_release(opened, who, out, again=again)
             output.stderr().print(f"{output.count_text(count, 'item')} written to {escape(str(out))}")
         if command:
-            _run(opened, who, command, go=go)
+            _run(opened, who, command, items, go=go)
 
 
 def _mark(text: str) -> CommandMarked:
@@ -98,13 +105,26 @@ def _finish(run: ReviewRun, who: str, marks: list[CommandMarked]) -> None:
         output.stderr().print(f"a release that was broken off is complete: {escape(file)}")
 
 
-def _run(run: ReviewRun, who: str, command: list[str], *, go: bool) -> None:
+def _tell_what_stays(run: ReviewRun, *, again: bool, file: bool, command: bool) -> None:
+    """What isn't sent, since it went out another way before."""
+    if again:
+        return
+    for wanted, items_of, what in (
+        (file, releasing.items_to_release, "by a command"),
+        (command, releasing.items_to_run, "in a file"),
+    ):
+        if wanted and (left := len(items_of(run.state, again=True)) - len(items_of(run.state))):
+            output.stderr().print(
+                f"{output.count_text(left, 'item')} went out {what} before: not sent again (--again sends what did)"
+            )
+
+
+def _run(run: ReviewRun, who: str, command: list[str], items: list[ReviewItem], *, go: bool) -> None:
     aside = output.stderr()
     if go:
-        count = OutboundCommand(run, who, command, lambda id: aside.print(f"sent: {escape(id)}")).send_all()
+        count = OutboundCommand(run, who, command, lambda id: aside.print(f"sent: {escape(id)}")).send_all(items)
         aside.print(f"{output.count_text(count, 'item')} sent")
     else:
-        items = releasing.items_to_run(run.state)
         for item in items:
             print(f"would run for {item.id}: {shlex.join(command)}")
         aside.print(f"a dry run: nothing was run; --go runs it for {output.count_text(len(items), 'item')}")

@@ -13,12 +13,13 @@ from rich.markup import escape
 
 from specollama.cli.commands.review_session import ReviewSession, queue
 from specollama.cli.terminal import options, output
-from specollama.cli.terminal.standard_streams import decode_terminal_text
+from specollama.cli.terminal.standard_streams import read_piped_text
 from specollama.config.loading import Config
 from specollama.config.settings import PairSettings
 from specollama.errors import RunError, UsageError, one_line
 from specollama.tools.review.decisions import record_decisions
 from specollama.tools.review.regenerate import Regenerator
+from specollama.tools.review.repair import repair_run
 from specollama.tools.review.run_folder import LOG, ReviewRun, open_existing_run, verify_log
 from specollama.tools.review.state import ItemStatus, as_object
 
@@ -28,7 +29,10 @@ _SHORTEST = 12  # characters of a hash that stand for it
 def review(
     words: Annotated[
         list[str],
-        typer.Argument(metavar="[verify] RUN", help="A run's folder; `verify`: check its log, change nothing."),
+        typer.Argument(
+            metavar="[verify|repair] RUN",
+            help="A run's folder; `verify`: check its log, change nothing; `repair`: keep what is valid of it.",
+        ),
     ],
     config: options.ConfigFile = None,
     reviewer: options.Reviewer = None,
@@ -50,8 +54,11 @@ def review(
     ] = None,
 ) -> None:
     """Approve, reject, edit or regenerate replies, one after another; or check the log that says who did."""
-    verify, folder = _verify_and_folder(words)
-    if verify:
+    action, folder = _action_and_folder(words)
+    if action == "repair":
+        _repair(folder, options.reviewer_name(reviewer))
+        return
+    if action == "verify":
         if decisions is not None or item:
             raise UsageError(f"--{'decisions' if decisions is not None else 'item'}: goes without `verify`")
         _verify(folder, expect, json=json)
@@ -71,18 +78,28 @@ def review(
             _look(run, who, known, item or [])
 
 
-def _verify_and_folder(words: list[str]) -> tuple[bool, Path]:
+def _action_and_folder(words: list[str]) -> tuple[str, Path]:
+    """`verify`, `repair` or "", and the run's folder."""
     if len(words) == 1:
-        return False, Path(words[0])
-    if len(words) == 2 and words[0] == "verify":
-        return True, Path(words[1])
-    raise UsageError(f"too many arguments: {' '.join(words[1:])}; give the run's folder, or: verify RUN")
+        return "", Path(words[0])
+    if len(words) == 2 and words[0] in ("verify", "repair"):
+        return words[0], Path(words[1])
+    raise UsageError(f"too many arguments: {' '.join(words[1:])}; give the run's folder, or: verify RUN, repair RUN")
+
+
+def _repair(folder: Path, who: str) -> None:
+    repaired = repair_run(folder, who)
+    if repaired is None:
+        print(f"{folder / LOG}: nothing is wrong with it")
+        return
+    for line in repaired.told:
+        print(f"set aside: {line}")
+    print(f"{output.count_text(repaired.kept, 'line')} kept; the rest is in {repaired.aside}")
 
 
 def _text(source: str) -> str:
     if source == "-":
-        options.read_any_bytes()
-        return decode_terminal_text(sys.stdin.read()) if sys.stdin else ""
+        return read_piped_text()
     try:
         return Path(source).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

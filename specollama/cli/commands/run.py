@@ -8,6 +8,7 @@ import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from specollama.pairs.trace.recorder import TraceFile
 
 
+@options.takes_sampling
 def run(
     words: Annotated[
         list[str] | None,
@@ -38,20 +40,9 @@ def run(
     lookahead: options.Lookahead = None,
     route: options.RouteName = None,
     rule: options.RuleName = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    typical_p: options.TypicalP = None,
-    seed: options.Seed = None,
-    num_predict: options.NumPredict = None,
+    sampling: options.Sampling = MappingProxyType({}),
     num_ctx: options.NumCtx = None,
     num_keep: options.NumKeep = None,
-    stop: options.Stop = None,
-    repeat_penalty: options.RepeatPenalty = None,
-    repeat_last_n: options.RepeatLastN = None,
-    presence_penalty: options.PresencePenalty = None,
-    frequency_penalty: options.FrequencyPenalty = None,
     num_thread: options.Threads = None,
     batch_threads: options.BatchThreads = None,
     num_gpu: options.GpuLayers = None,
@@ -72,21 +63,9 @@ def run(
     trace_texts: options.TraceTexts = False,
 ) -> None:
     """Answer one prompt: the reply goes to stdout, everything else to stderr."""
-    sampling = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "typical_p": typical_p,
-        "seed": seed,
-        "num_predict": num_predict,
+    loading = {
         "num_ctx": num_ctx,
         "num_keep": num_keep,
-        "stop": stop or None,
-        "repeat_penalty": repeat_penalty,
-        "repeat_last_n": repeat_last_n,
-        "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty,
         "num_thread": num_thread,
         "num_gpu": num_gpu,
         "use_mmap": use_mmap,
@@ -96,7 +75,7 @@ def run(
         route=route,
         rule=rule,
         keep_alive=keep_alive,
-        sampling=sampling,
+        sampling={**sampling, **loading},
         opening={"batch_threads": batch_threads, "kv_type": kv_type, "requantize": requantize},
     )
     known = options.load_configuration(config)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from specollama.cli.terminal import options
+from specollama.cli.terminal import options, signals
 from specollama.config.loading import Config
 from specollama.server.proxy.requirements import require_packages
 from specollama.server.proxy.systemd_unit import user_unit
@@ -40,6 +40,7 @@ def serve(
     # here, since without the packages just checked it can't even be imported
     from specollama.server.proxy.serve import run
 
+    signals.leave_to_server()
     run(known, host=host, port=port, allow_anyone=allow_anyone, trace=options.trace_file(trace, texts=trace_texts))
 
 

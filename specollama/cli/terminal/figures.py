@@ -29,7 +29,7 @@ def show_figures(console: Console, figures: Sequence[ContestantFigures]) -> None
 
 
 def _table(side: ContestantFigures) -> Table:
-    title = f"{side.name} beside plain at temperature 0, first replies"
+    title = f"{side.name} beside plain at temperature {side.temperature:g}, first replies"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("kind", overflow="fold", vertical="bottom")
     for heading in _HEADINGS:

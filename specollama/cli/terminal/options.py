@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import getpass
-import io
+import inspect
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from specollama.cli.terminal import output
-from specollama.cli.terminal.standard_streams import decode_terminal_text
+from specollama.cli.terminal.standard_streams import read_piped_text
 from specollama.config import trust
 from specollama.config.loading import Config, adhoc_pair
 from specollama.config.settings import PairSettings
 from specollama.errors import UsageError
-from specollama.spec_decode.types import AcceptanceMethod, Route
+from specollama.spec_decode.types import AcceptanceMethod, Route, SamplingOptions
 
 if TYPE_CHECKING:
     from specollama.pairs.trace.recorder import TraceFile
@@ -106,20 +108,44 @@ def _sampling(help_text: str, metavar: str | None = None) -> Any:
     return typer.Option(rich_help_panel=_SAMPLING, help=help_text, metavar=metavar)
 
 
-Temperature = Annotated[float | None, _sampling("0: always the most probable token.")]
-TopK = Annotated[int | None, _sampling("Draw from so many of the most probable tokens; 0: from all.")]
-TopP = Annotated[float | None, _sampling("Draw from the most probable tokens that together reach this probability.")]
-MinP = Annotated[float | None, _sampling("Leave out what is less probable than this share of the most probable.")]
-TypicalP = Annotated[float | None, _sampling("Locally typical sampling; 1: off.")]
-Seed = Annotated[int | None, _sampling("The same seed gives the same reply.")]
-NumPredict = Annotated[int | None, _sampling("Most tokens of a reply; -1: no limit.")]
+_KINDS: Mapping[str, tuple[Any, str | None]] = {
+    "float": (float | None, None),
+    "int": (int | None, None),
+    "int | None": (int | None, None),
+    "tuple[str, ...]": (list[str] | None, "TEXT"),
+}
+"""Type and metavar of a flag, by the type of its option in `SamplingOptions`."""
+
+_OPTIONS = {each.name: each for each in fields(SamplingOptions)}
 NumCtx = Annotated[int | None, _sampling("Context length in tokens; another one loads the models anew.")]
 NumKeep = Annotated[int | None, _sampling("Tokens to keep from the start when the context overflows.")]
-Stop = Annotated[list[str] | None, _sampling("End the reply before this text. Repeatable.", metavar="TEXT")]
-RepeatPenalty = Annotated[float | None, _sampling("Above 1: repeated tokens become less probable.")]
-RepeatLastN = Annotated[int | None, _sampling("Tokens that penalties look back on; -1: the whole context.")]
-PresencePenalty = Annotated[float | None, _sampling("Subtracted from tokens that occurred.")]
-FrequencyPenalty = Annotated[float | None, _sampling("Subtracted from tokens for each time they occurred.")]
+
+Sampling = Mapping[str, Any]
+"""The sampling options that were given, by name: the type of the parameter `sampling` (see `takes_sampling`)."""
+
+
+def takes_sampling(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one flag for each sampling option, in the place of its parameter `sampling`."""
+    signature = inspect.signature(command, eval_str=True)
+    parameters = list[inspect.Parameter]()
+    for parameter in signature.parameters.values():
+        parameters += [parameter] if parameter.name != "sampling" else map(_flag, _OPTIONS)
+
+    @wraps(command)
+    def with_flags(**given: Any) -> None:
+        sampling = {name: given.pop(name) for name in _OPTIONS}
+        command(**given, sampling={name: value for name, value in sampling.items() if value not in (None, [])})
+
+    with_flags.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_flags
+
+
+def _flag(name: str) -> inspect.Parameter:
+    option = _OPTIONS[name]
+    kind, metavar = _KINDS[str(option.type)]
+    annotation = Annotated[kind, _sampling(option.metadata["help"], metavar)]  # type: ignore[valid-type]
+    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=annotation)
 
 
 def _opening(help_text: str, *names: str, default: str = "as llama.cpp chooses") -> Any:
@@ -220,15 +246,8 @@ def _piped() -> str:
     """The text piped in; "" for none, or white space alone."""
     if sys.stdin is None or sys.stdin.isatty():
         return ""
-    read_any_bytes()
-    text = decode_terminal_text(sys.stdin.read()).rstrip("\n")
+    text = read_piped_text().rstrip("\n")
     return text if text.strip() else ""
-
-
-def read_any_bytes() -> None:
-    """Bytes of standard input that are no text don't end the program; `decode_terminal_text` makes the best of them."""
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="surrogateescape")
 
 
 def _split(words: list[str], config: Config, *, target_given: bool, piped: bool) -> tuple[str | None, str]:

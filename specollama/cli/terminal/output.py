@@ -12,6 +12,7 @@ from typing import Protocol
 import typer
 from rich.console import Console
 
+from specollama.cli.terminal.escaping import escape_controls, escape_json
 from specollama.config.private_file import Overwrite
 from specollama.errors import one_line
 from specollama.pairs.report import align_columns, event_object, stats_lines
@@ -24,10 +25,6 @@ ORIGIN_STYLES = {
     Origin.BONUS: "cyan",
     Origin.PLAIN: "",
 }
-
-_CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
-_CONTROLS |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
-_ESCAPES = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}  # the others are JSON's own
 
 
 class Display(Protocol):
@@ -53,14 +50,9 @@ def text_display(*, origin: bool, stats: bool, styles: Mapping[Origin, str] = OR
     return _AsText(styles if origin else {}, stats=stats)
 
 
-def escape_controls(text: str) -> str:
-    """The text with control characters replaced by visible symbols, so that a model's text can't steer a terminal."""
-    return text.translate(_CONTROLS)
-
-
 def json_text(value: object, *, indent: int | None = None) -> str:
     """One JSON value. Control characters are JSON escapes, so that they can't steer a terminal."""
-    return json.dumps(value, ensure_ascii=False, indent=indent).translate(_ESCAPES)
+    return escape_json(json.dumps(value, ensure_ascii=False, indent=indent))
 
 
 def json_display() -> Display:

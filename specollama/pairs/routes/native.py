@@ -5,7 +5,7 @@ Accepted draft tokens carry no log-probabilities there (llama.cpp b10488). This 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from shlex import quote
@@ -13,9 +13,11 @@ from typing import Any
 
 from specollama.backends.ollama.client import OllamaServer
 from specollama.backends.ollama.schema import has_text
-from specollama.config.settings import PairSettings
-from specollama.errors import EndpointError
+from specollama.errors import EndpointError, Unreachable
 from specollama.pairs.event_streams import plain_events
+from specollama.pairs.routes.base import NotSpeculated, Plan
+from specollama.pairs.routing import ReplyRoute, RouteFacts
+from specollama.spec_decode.decode_loop import RoundObserver
 from specollama.spec_decode.events import Done, Event, Status
 from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import Route
@@ -24,21 +26,23 @@ _ENOUGH = 16  # tokens: a shorter reply gets no notice that nothing was drafted
 
 
 @dataclass(frozen=True, slots=True)
-class NativePlan:
+class NativePlan(Plan):
     """Plan of one reply of a server that drafts itself. `body`: the full request; a chat has `messages`."""
 
     server: OllamaServer
     body: Mapping[str, Any]
     route: Route = Route.NATIVE
 
-    async def events(self) -> AsyncGenerator[Event, None]:
-        """Yield the reply. If no token was drafted, add a notice at its end."""
+    async def events(
+        self, observer: RoundObserver | None = None, fair_share: Callable[[], int] | None = None
+    ) -> AsyncGenerator[Event, None]:
+        """Yield the reply. If no token was drafted, add a notice at its end. The server doesn't show its rounds."""
         stats = Stats(route=self.route)
         yield Status(on=True, detail=f"native, by {self.server.url}")
         body = {**self.body, "logprobs": True}
-        asked = self.server.stream_chat if "messages" in body else self.server.stream_generate
+        stream = self.server.stream_chat if "messages" in body else self.server.stream_generate
         count = _DraftCounter()
-        async with aclosing(asked(body)) as chunks, aclosing(plain_events(count.counting(chunks), stats)) as events:
+        async with aclosing(stream(body)) as chunks, aclosing(plain_events(count.counting(chunks), stats)) as events:
             async for event in events:
                 if isinstance(event, Done) and count.shown >= _ENOUGH and not count.hidden:
                     stats.notices.append(f"nothing was drafted: {self.server.url} doesn't speculate, or rarely agrees")
@@ -60,7 +64,7 @@ class _DraftCounter:
             yield chunk
 
 
-class NativeRoute:
+class NativeRoute(ReplyRoute):
     """Connects to the native server at the first reply and holds the connection until `close`."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -72,18 +76,21 @@ class NativeRoute:
             await self._server.aclose()
             self._server = None
 
-    async def plan(self, settings: PairSettings, body: Mapping[str, Any]) -> NativePlan | str:
-        """Return the plan for the native server, or the reason there is none."""
+    async def plan(self, facts: RouteFacts) -> Plan:
+        """Plan a reply of the native server. Raises NotSpeculated if it doesn't answer."""
+        settings = facts.context.settings
         if self._server is None:
             self._server = OllamaServer(settings.native.url, **settings.native.connection_settings(self._environ))
         try:
             await self._server.version()
         except EndpointError as error:
-            return f"native: {with_start_advice(str(error), settings.name)}"
-        return NativePlan(self._server, body)
+            raise NotSpeculated(f"native: {with_start_advice(error, settings.name)}") from error
+        return NativePlan(self._server, facts.context.body())
 
 
-def with_start_advice(fault: str, pair: str | None) -> str:
-    """Extend an unreachable server's error message with the command that starts the native server."""
+def with_start_advice(error: EndpointError, pair: str | None) -> EndpointError:
+    """The error; one of a server that can't be reached advises the command that starts the native server."""
+    if not isinstance(error, Unreachable):
+        return error
     start = f"start it with `specollama native {quote(pair)}`" if pair else "is `specollama native` running?"
-    return fault.replace("is Ollama running there? (`ollama serve`)", start)
+    return error.with_advice(start)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractContextManager, AsyncExitStack, aclosing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,9 @@ from specollama.backends.engines.target import ScoringTarget
 from specollama.backends.ollama.model_info import ModelInfo
 from specollama.config.settings import ModelRef, PairSettings
 from specollama.errors import UnsupportedPair
-from specollama.pairs.feasibility import ReplyContext, request_needs_ollama, why_drafting_is_off
+from specollama.pairs.decoding import monitor_for
+from specollama.pairs.feasibility import BUSY, ReplyContext, request_needs_ollama, why_drafting_is_off
+from specollama.pairs.routes.base import Plan
 from specollama.pairs.routes.scoring_feasibility import (
     EnginePrompt,
     check_options,
@@ -27,11 +29,13 @@ from specollama.pairs.routes.scoring_feasibility import (
     why_not_scored,
 )
 from specollama.pairs.routes.scoring_prompt import prompt_for
+from specollama.pairs.routing import ReplyRoute, RouteFacts
+from specollama.pairs.served_models import ServedModels
+from specollama.pairs.slots import SlotPool
 from specollama.spec_decode.calibration import MAX_DRAFT_TOKENS
 from specollama.spec_decode.decode_loop import RoundObserver, SpeculativeDecoder
 from specollama.spec_decode.draft_ahead import OverlappedTarget
 from specollama.spec_decode.events import Event, Status
-from specollama.spec_decode.lookahead import SpeculationMonitor
 from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.planner import report_reply_end
 from specollama.spec_decode.types import Route, SamplingOptions, ServerApi
@@ -41,30 +45,58 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ScoringPlan:
+class ScoringPlan(Plan):
     """Plan of one reply on an engine. It is speculated, or plain if `reason` is set."""
 
     models: ScoringModels
     prompt: EnginePrompt
     context: ReplyContext
     reason: str = ""
-    raw: bool = False
     notices: tuple[str, ...] = ()
 
     @property
     def route(self) -> Route:
         return Route.PLAIN if self.reason else Route.SCORING
 
+    async def events(
+        self, observer: RoundObserver | None = None, fair_share: Callable[[], int] | None = None
+    ) -> AsyncGenerator[Event, None]:
+        """Yield the reply. If it is speculated, it waits until no other reply drafts with the loaded models."""
+        models = self.models
+        async with AsyncExitStack() as stack:
+            if not self.reason:
+                await stack.enter_async_context(models.hold())
+            decoder = await _make_decoder(self, stack)
+            decoder.observer = observer
+            if self.reason:
+                events = decoder.plain_events("; ".join([self.reason, *self.notices]))
+            else:
+                pattern = request_pattern(models.engine.capabilities, self.context.sampling)
+                details = [f"scoring, {models.engine_name}, {pattern}, lookahead {decoder.lookahead}", *self.notices]
+                yield Status(on=True, detail="; ".join(details))
+                events = decoder.events()
+            async with aclosing(events):
+                async for event in events:
+                    report_reply_end(decoder.lookahead, event)
+                    yield event
 
-class ScoringRoute:
+    def hold_slots(self, slots: SlotPool) -> AbstractContextManager[None]:
+        return slots.plain_reply() if self.reason else nullcontext()
+
+
+class ScoringRoute(ReplyRoute):
     """Connects to the engine at the first reply and holds the connection until `close`.
 
-    `state`: the folder for saved timings and calibration; None: the user's state folder.
+    `state`: the folder for saved timings and calibration; None: the user's state folder. `served`: the pair's models on
+    servers, of which a draft model may draft; None: only models that are opened here draft.
     """
 
-    def __init__(self, environ: Mapping[str, str], state: Path | None = None) -> None:
+    def __init__(
+        self, environ: Mapping[str, str], state: Path | None = None, served: ServedModels | None = None
+    ) -> None:
         self._environ = environ
         self._state = state
+        self._served = served
         self._stack = AsyncExitStack()
         self._opening = asyncio.Lock()
         self._found: ServerApi | None = None
@@ -102,7 +134,7 @@ class ScoringRoute:
         """
         target, api = settings.target, self.api(settings)
         assert isinstance(target, ModelRef)
-        assert api is not None, "it was asked for before"
+        assert api is not None, "the API was detected earlier"
         from specollama.pairs.routes.scoring_models import (
             open_scoring_models,  # here, since numpy comes with it: 0.1 s at each start
         )
@@ -128,7 +160,7 @@ class ScoringRoute:
         """Return the engine's name and its reported properties. Loads no drafter. Raises EndpointError."""
         target, api = settings.target, self.api(settings)
         assert isinstance(target, ModelRef)
-        assert api is not None, "it was asked for before"
+        assert api is not None, "the API was detected earlier"
         async with self._opening:
             return CLIENTS[api].kind.name, await (await self._open_engine(target, api)).info()
 
@@ -137,95 +169,73 @@ class ScoringRoute:
             self._engine = await open_engine(target, api, self._environ, self._stack)
         return self._engine
 
-    async def plan(self, context: ReplyContext, draft: ModelInfo | str) -> ScoringPlan:
-        """Plan a reply. `draft`: the draft model on a server, or the reason there is none.
-
-        Raises UnsupportedPair if the engine can't serve the request, and EndpointError.
-        """
-        settings, ask, sampling = context.settings, context.request, context.sampling
-        pair = await self.open_models(settings, draft if isinstance(draft, ModelInfo) else None)
+    async def plan(self, facts: RouteFacts) -> Plan:
+        """Plan a reply. Raises UnsupportedPair if the engine can't serve the request, and EndpointError."""
+        context, settings, sampling = facts.context, facts.context.settings, facts.context.sampling
+        draft = await self._served.draft_info(settings) if self._served else "no draft model"
+        models = await self.open_models(settings, draft if isinstance(draft, ModelInfo) else None)
         if obstacle := request_needs_ollama(context):
-            raise UnsupportedPair(f"{obstacle} isn't passed on to {pair.engine_name}, which serves {settings.target}")
-        check_options(pair.engine.capabilities, sampling, settings.rule, pair.engine_name)
-        prompted = await prompt_for(ask, pair.engine, pair.engine_name, pair.render_with_draft)
-        reason = await self._why_plain(settings, pair, sampling, prompted, draft)
-        missed = (draft,) if isinstance(draft, str) and settings.draft and not reason else ()
-        return ScoringPlan(pair, prompted, context, reason, ask.raw, (*missed, *pair.pop_notices()))
+            raise UnsupportedPair(f"{obstacle} isn't passed on to {models.engine_name}, which serves {settings.target}")
+        check_options(models.engine.capabilities, sampling, settings.rule, models.engine_name)
+        prompt = await prompt_for(context.request, models.engine, models.engine_name, models.render_with_draft)
+        reason = await self._why_plain(settings, models, sampling, prompt, draft)
+        missing = (draft,) if isinstance(draft, str) and settings.draft and not reason else ()
+        return ScoringPlan(models, prompt, context, reason, (*missing, *models.pop_notices()))
 
     async def _why_plain(
         self,
         settings: PairSettings,
-        pair: ScoringModels,
+        models: ScoringModels,
         sampling: SamplingOptions,
-        prompted: EnginePrompt,
+        prompt: EnginePrompt,
         draft: ModelInfo | str,
     ) -> str:
         """The reason not to draft; "" to draft."""
-        can, facts = pair.engine.capabilities, pair.facts
-        if reason := why_not_scored(settings, can, sampling, facts, pair.engine_name) or prompted.reason:
+        can, info = models.engine.capabilities, models.facts
+        if reason := why_not_scored(settings, can, sampling, info, models.engine_name) or prompt.reason:
             return reason
-        if not pair.can_draft:
+        if not models.can_draft:
             return draft if isinstance(draft, str) else "no draft model"
-        if pair.is_busy:
-            return "the draft model is busy with another reply"
+        if models.is_busy:
+            return BUSY
         if settings.lookahead != "auto":
             return ""
-        costs = await pair.profile(sampling)
-        worth = settings.route is Route.SCORING
-        return "" if worth else why_not_faster(costs, can, facts, len(prompted.tokens), sampling)
+        costs = await models.profile(sampling)
+        if settings.route is Route.SCORING:
+            return ""
+        return why_not_faster(costs, can, info, len(prompt.tokens), sampling)
 
 
-async def scoring_events(
-    plan: ScoringPlan, settings: PairSettings, watch: RoundObserver | None = None
-) -> AsyncGenerator[Event, None]:
-    """Yield the events of a planned reply. Close it to stop. `watch` is called after each round."""
-    pair = plan.models
-    async with AsyncExitStack() as stack:
-        if not plan.reason:
-            await stack.enter_async_context(pair.hold())
-        speculation = await _make_decoder(plan, settings, stack)
-        speculation.observer = watch
-        if plan.reason:
-            events = speculation.plain_events("; ".join([plan.reason, *plan.notices]))
-        else:
-            how = request_pattern(pair.engine.capabilities, plan.context.sampling)
-            words = [f"scoring, {pair.engine_name}, {how}, lookahead {speculation.lookahead}", *plan.notices]
-            yield Status(on=True, detail="; ".join(words))
-            events = speculation.events()
-        async with aclosing(events):
-            async for event in events:
-                report_reply_end(speculation.lookahead, event)
-                yield event
-
-
-async def _make_decoder(plan: ScoringPlan, settings: PairSettings, stack: AsyncExitStack) -> SpeculativeDecoder:
-    pair, sampling, prompted = plan.models, plan.context.sampling, plan.prompt
-    can, tokens = pair.engine.capabilities, list(prompted.tokens)
-    if pair.drafters.lookup and not plan.reason:
-        await pair.token_texts.fetch(tokens)
-    rows = min(max_rows(can, pair.facts, sampling), settings.lanes or MAX_DRAFT_TOKENS + 1)
-    planned = pair.prepare_reply(settings, plan.context, tokens, rows - 1)
-    for ahead in planned.ahead:
+async def _make_decoder(plan: ScoringPlan, stack: AsyncExitStack) -> SpeculativeDecoder:
+    """Create the decoder of a reply; `stack` closes its drafters."""
+    models, settings, sampling, prompt = plan.models, plan.context.settings, plan.context.sampling, plan.prompt
+    can, tokens = models.engine.capabilities, list(prompt.tokens)
+    if models.drafters.lookup and not plan.reason:
+        await models.token_texts.fetch(tokens)
+    rows = min(max_rows(can, models.facts, sampling), settings.lanes or MAX_DRAFT_TOKENS + 1)
+    drafting = models.prepare_reply(plan.context, tokens, rows - 1)
+    for ahead in drafting.ahead:
         await stack.enter_async_context(aclosing(ahead))
     target = ScoringTarget(
-        pair.engine,
+        models.engine,
         tokens,
         DrawSettings(sampling, _seed(sampling, must=can.needs_seed)),
-        pair.token_texts,
+        models.token_texts,
         prompt_tokens=len(tokens),
-        messages=prompted.messages,
-        context_length=pair.facts.context_length,
+        messages=prompt.messages,
+        context_length=models.facts.context_length,
         by_row=needs_request_per_row(can, sampling),
     )
+    known = models.known_profile(sampling)
     return SpeculativeDecoder(
-        prompt=prompted.text,
-        target=OverlappedTarget(target, planned.ahead),
-        drafter=planned.drafter,
-        lookahead=planned.lookahead,
-        rule=planned.rule,
+        prompt=prompt.text,
+        target=OverlappedTarget(target, drafting.ahead),
+        drafter=drafting.drafter,
+        lookahead=drafting.lookahead,
+        rule=drafting.rule,
         options=sampling,
         stats=Stats(route=plan.route, prompt_eval_count=len(tokens)),
-        monitor=_monitor_for(pair, settings, sampling),
+        monitor=monitor_for(settings, sampling, known.plain if known and settings.route is Route.AUTO else None),
     )
 
 
@@ -234,11 +244,3 @@ def _seed(sampling: SamplingOptions, *, must: bool) -> int | None:
     if sampling.greedy:
         return None
     return secrets.randbits(31) if must and sampling.seed is None else sampling.seed
-
-
-def _monitor_for(pair: ScoringModels, settings: PairSettings, sampling: SamplingOptions) -> SpeculationMonitor | None:
-    """Monitor that stops slow speculation; None if the lookahead is forced, or if a seed must reproduce the reply."""
-    if settings.lookahead != "auto" or (sampling.seed is not None and not sampling.greedy):
-        return None
-    known = pair.known_profile(sampling)
-    return SpeculationMonitor(known.plain if known and settings.route is Route.AUTO else None)

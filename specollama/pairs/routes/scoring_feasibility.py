@@ -1,4 +1,4 @@
-"""What an engine can be asked without loss, what it can't and why, and whether it pays: nothing is asked here."""
+"""Decides which replies of an engine can be speculated without loss, and whether it pays. Pure: no requests."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from specollama.backends.engines.base import Capabilities, EngineInfo
 from specollama.backends.timings import doubt_text
 from specollama.config.settings import PairSettings
 from specollama.errors import UnsupportedPair
+from specollama.pairs.assumptions import ASSUMED_ACCEPTANCE, prefill_is_too_long
+from specollama.pairs.decoding import choose_acceptance_method
 from specollama.pairs.feasibility import why_drafting_is_off
 from specollama.spec_decode.calibration import MAX_DRAFT_TOKENS
 from specollama.spec_decode.cost_curve import CostCurve
@@ -18,9 +20,6 @@ from specollama.spec_decode.types import AcceptanceMethod, SamplingOptions
 if TYPE_CHECKING:
     from specollama.backends.llama_cpp.profiling import ModelProfile
 
-_ASSUMED_ACCEPTANCE = 0.8  # of a draft before anything is known of it: generous, since a poor one is noticed
-_ASSUMED_REPLY_TOKENS = 256  # tokens, before anything is known of a reply
-_PREFILL_SHARE = 0.2  # of the reply's plain time, that may go into reading the prompt once more for each slot
 _DEFAULTS = SamplingOptions()
 
 
@@ -34,22 +33,26 @@ class EnginePrompt:
     reason: str = ""
 
 
-def check_options(can: Capabilities, sampling: SamplingOptions, asked: AcceptanceMethod, kind: str) -> None:
-    """Raises UnsupportedPair where an option is set that the engine doesn't have, or a rule that can't be exact."""
+def check_options(can: Capabilities, sampling: SamplingOptions, requested: AcceptanceMethod, kind: str) -> None:
+    """Check that the engine has the options that are set, and can keep the requested acceptance method lossless.
+
+    Raises UnsupportedPair.
+    """
     for name in sorted(can.unsupported_options):
         if (value := getattr(sampling, name)) != getattr(_DEFAULTS, name):
             raise UnsupportedPair(f"{kind} has no {name} (= {value:g} here)")
-    if asked is AcceptanceMethod.REJECTION and not sampling.greedy:
-        raise UnsupportedPair(
-            f"rule rejection needs the distribution that {kind} draws from, which it doesn't show whole; "
-            "use `match` or `auto`"
-        )
+    choose_acceptance_method(requested, sampling, why_not_rejection(kind))
+
+
+def why_not_rejection(kind: str) -> str:
+    """Why rejection sampling can't be lossless with an engine."""
+    return f"{kind} doesn't show the whole distribution that it draws from"
 
 
 def why_not_scored(
     settings: PairSettings, can: Capabilities, sampling: SamplingOptions, facts: EngineInfo, kind: str
 ) -> str:
-    """Why nothing is drafted; "" where it can be without loss."""
+    """The reason not to draft; "" if drafting is lossless."""
     if off := why_drafting_is_off(settings):
         return off
     if sampling.penalised and not can.penalizes_prompt:
@@ -64,7 +67,7 @@ def why_not_scored(
 
 
 def max_rows(can: Capabilities, facts: EngineInfo, sampling: SamplingOptions) -> int:
-    """Rows that are asked for at once: no more than the engine has slots for, where each takes one."""
+    """Rows requested at once: at most one for each slot, unless the engine scores all rows in one pass."""
     each_takes_a_slot = facts.slots is not None and not (can.one_pass and sampling.greedy)
     return min(MAX_DRAFT_TOKENS + 1, facts.slots or 1) if each_takes_a_slot else MAX_DRAFT_TOKENS + 1
 
@@ -75,7 +78,7 @@ def needs_request_per_row(can: Capabilities, sampling: SamplingOptions) -> bool:
 
 
 def request_pattern(can: Capabilities, sampling: SamplingOptions) -> str:
-    """How a round's rows are asked for, which is what they cost by, in words."""
+    """How the rows of a round are requested, for the status line. Timings depend on it."""
     if can.one_pass and sampling.greedy:
         return "one pass a round"
     return "one request a place" if needs_request_per_row(can, sampling) else "one request a round"
@@ -84,20 +87,20 @@ def request_pattern(can: Capabilities, sampling: SamplingOptions) -> str:
 def why_not_faster(
     costs: ModelProfile, can: Capabilities, facts: EngineInfo, prompt: int, sampling: SamplingOptions
 ) -> str:
-    """Why rounds would be slower than the engine's own stream, even with drafts for nothing; "" where they may gain."""
+    """Why rounds would be slower than the engine's stream, even if drafts cost nothing; "" if they may be faster."""
     step = costs.plain or costs.passes[1]
     curve, best, likely, size = CostCurve(dict(costs.passes)), 0.0, 1.0, 1
     rows = max_rows(can, facts, sampling)
     for more in range(1, rows):
-        likely += _ASSUMED_ACCEPTANCE**more
+        likely += ASSUMED_ACCEPTANCE**more
         if (factor := likely * step / curve(more + 1)) > best:
             best, size = factor, more + 1
     if best <= 1:
         cost = cost_text(curve, size, step)
-        doubt = f" ({told})" if (told := doubt_text(costs.until)) else ""
+        doubt = f" ({text})" if (text := doubt_text(costs.until)) else ""
         return f"it doesn't pay here: a request for {size} places costs {cost} of the engine's own stream{doubt}"
     reading = costs.reading * prompt * (size - 1)
-    if facts.slots is not None and rows > 1 and reading > _PREFILL_SHARE * _ASSUMED_REPLY_TOKENS * step:
+    if facts.slots is not None and rows > 1 and prefill_is_too_long(reading, step):
         return f"{size} slots would read the prompt of {prompt} tokens for {reading:.1f} s first"
     return ""
 

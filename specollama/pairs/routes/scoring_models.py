@@ -1,4 +1,4 @@
-"""An engine and what drafts for it: the models, what both cost, and the drafter and planner of one reply."""
+"""Models of the route `scoring`: the engine, the loaded drafts, their timings, and the drafting of one reply."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from specollama.backends.engines.base import Engine, EngineInfo
 from specollama.backends.engines.token_texts import TokenTexts
 from specollama.backends.llama_cpp import model_thread, profiling
 from specollama.backends.llama_cpp.chat_template import render_chat
-from specollama.backends.llama_cpp.gguf_metadata import refuse_unreadable
 from specollama.backends.llama_cpp.sampler import Sampler
 from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
 from specollama.backends.ollama.model_info import ModelInfo
 from specollama.backends.ollama.tokenizer import load_tokenizer
 from specollama.backends.timings import has_expired
 from specollama.config.settings import FileRef, ModelRef, PairSettings
-from specollama.pairs.drafters import DrafterSet, lookahead_for
+from specollama.pairs.decoding import choose_acceptance_method, lookahead_for
+from specollama.pairs.drafters import DrafterSet
 from specollama.pairs.feasibility import ReplyContext
-from specollama.pairs.model_loading import ModelLoader, load_options
+from specollama.pairs.model_loading import ModelLoader, load_options, readable_drafts
 from specollama.pairs.prompt import strip_bos
-from specollama.pairs.routes.scoring_feasibility import request_pattern
+from specollama.pairs.routes.scoring_feasibility import request_pattern, why_not_rejection
 from specollama.pairs.routes.scoring_profiling import profile_engine, profile_key
 from specollama.pairs.routes.scoring_prompt import Messages
 from specollama.pairs.served_drafters import ahead_drafters, make_served_drafter
@@ -40,7 +40,7 @@ _UNMEASURED = {1: 1.0}  # seconds; of no matter where the lookahead is fixed
 
 @dataclass(frozen=True, slots=True)
 class ReplyDrafting:
-    """What drafts in one reply, how much, and how it is judged. `ahead`: those that draft while the engine scores."""
+    """Drafter, lookahead and acceptance method of one reply. `ahead`: those that draft while the engine scores."""
 
     drafter: Drafter
     lookahead: Lookahead
@@ -50,8 +50,8 @@ class ReplyDrafting:
 
 @dataclass(slots=True)
 class ScoringModels:
-    """Close it with `close`, which keeps what was learnt. `engine_url`: a URL of the engine; `profile_key`: what its
-    costs go by.
+    """Close it with `close`, which saves calibration and timings. `engine_url`: a URL of the engine; `profile_key`: the
+    key of its saved timings.
 
     `vocabulary`: a draft model's tokenizer, where it is the target's, too. `served_draft`: a draft model on an Ollama.
     """
@@ -97,27 +97,29 @@ class ScoringModels:
         return self._reply_lock.locked()
 
     def hold(self) -> AbstractAsyncContextManager[object]:
-        """For the time of a reply that is speculated."""
+        """Context manager that a speculated reply holds while it runs."""
         return self._reply_lock if self.drafters.drafts else nullcontext()
 
     def pop_notices(self) -> tuple[str, ...]:
-        """The notices that weren't told yet."""
+        """Return the notices that weren't shown yet."""
         notices, self.notices = tuple(self.notices), []
         return notices
 
     def known_profile(self, sampling: SamplingOptions) -> profiling.ModelProfile | None:
-        """What the engine costs, asked as for such a reply, if that is known."""
+        """The engine's timings for replies with such sampling options; None if they aren't known."""
         known = self.drafters.profile.models.get(self._key(sampling))
         return None if known and has_expired(known.until, time()) else known
 
     async def profile(self, sampling: SamplingOptions) -> profiling.ModelProfile:
-        """The same; measured the first time."""
+        """The engine's timings; measured at the first call."""
         async with self._profile_lock:
             known = self.known_profile(sampling)
             if known is None:
                 known = await profile_engine(self.engine, self.facts, sampling)
-                kept = self.drafters.profile
-                self.drafters.profile = kept.model_copy(update={"models": {**kept.models, self._key(sampling): known}})
+                saved = self.drafters.profile
+                self.drafters.profile = saved.model_copy(
+                    update={"models": {**saved.models, self._key(sampling): known}}
+                )
                 if notice := profiling.save(self.drafters.profile, self.drafters.file):
                     self.notices.append(notice)
         return known
@@ -138,40 +140,41 @@ class ScoringModels:
         text_by_server = await self.served_draft.server.render(body)
         return None if text_by_server is None else strip_bos(text_by_server, self.vocabulary)
 
-    def prepare_reply(
-        self, settings: PairSettings, context: ReplyContext, tokens: list[int], most: int
-    ) -> ReplyDrafting:
-        """For one reply. `tokens`: of all its text, to which the target adds; `most`: to be drafted in a round."""
-        sampling = context.sampling
-        rule = AcceptanceMethod.GREEDY if sampling.greedy else AcceptanceMethod.MATCH
-        others = [make_served_drafter(self.served_draft, context, self.engine_url)] if self.served_draft else []
+    def prepare_reply(self, context: ReplyContext, tokens: list[int], limit: int) -> ReplyDrafting:
+        """The drafting of one reply.
+
+        `tokens`: ids of the text so far, which the target extends; `limit`: tokens that a round can verify at most.
+        """
+        settings, sampling = context.settings, context.sampling
+        rule = choose_acceptance_method(settings.rule, sampling, why_not_rejection(self.engine_name))
+        served = [make_served_drafter(self.served_draft, context, self.engine_url)] if self.served_draft else []
         known = self.known_profile(sampling)
         planner = self.drafters.make_planner(
-            CostCurve(dict(known.passes) if known else dict(_UNMEASURED)), rule, sampling, others, tokens
+            CostCurve(dict(known.passes) if known else dict(_UNMEASURED)), rule, sampling, served, tokens
         )
-        lookahead = lookahead_for(settings, planner, drafting=self.can_draft)
-        planner.draft_limit = max(1, min(planner.draft_limit, most))
-        planner.fixed_lengths = tuple(min(length, planner.draft_limit) for length in planner.fixed_lengths)
-        # The engine draws by itself: what it is likeliest to draw is the best guess.
-        guessing = Sampler(replace(sampling, temperature=0.0), 0)
-        drafter = self.drafters.make_drafter(planner, guessing, tokens, self.token_texts.text, others)
-        return ReplyDrafting(drafter, lookahead, rule, ahead_drafters(others))
+        planner.draft_limit = max(1, min(planner.draft_limit, limit))
+        # The engine samples by itself: the token that it samples most often is the best guess.
+        sampler = Sampler(replace(sampling, temperature=0.0), 0)
+        drafter = self.drafters.make_drafter(
+            planner, sampler, tokens, self.token_texts.text, served, self.notices.append
+        )
+        lookahead = lookahead_for(settings, planner=planner, can_draft=self.can_draft)
+        return ReplyDrafting(drafter, lookahead, rule, ahead_drafters(served))
 
 
 async def open_scoring_models(
     engine: Engine, kind: str, target: ModelRef, settings: PairSettings, state: Path | None = None
 ) -> ScoringModels:
-    """Open what drafts for an engine. `state`: the folder that keeps what is learnt; None: the user's.
+    """Load the drafters of an engine's target. `state`: the folder for saved timings; None: the user's.
 
-    Raises RunError when a draft's file can't be opened, EndpointError."""
+    A draft's file that can't be opened is left out, with a notice. Raises EndpointError."""
     facts = await engine.info()
     key, options = profile_key(target, facts), load_options(settings.options, settings)
     files = {str(draft): draft.path for draft in settings.drafts if isinstance(draft, FileRef)}
-    for path in files.values():
-        refuse_unreadable(path)
+    files, left_out = readable_drafts(files)
     file = profiling.profile_file(key, *(profiling.model_key(path, options) for path in files.values()), folder=state)
-    kept, notice = profiling.load(file)
-    opening = ModelLoader(options, settings.requantize, dict(kept.models), [notice] if notice else [])
+    saved, notice = profiling.load(file)
+    opening = ModelLoader(options, settings.requantize, dict(saved.models), [*left_out, *([notice] if notice else [])])
     opened = await model_thread.run_on_model_thread(lambda stopped: opening.load_drafts(files, stopped))
     with ExitStack() as undo:
         for model in opened:
@@ -180,7 +183,7 @@ async def open_scoring_models(
             model.shares_tokenizer = await tokenizes_alike(engine, model.vocabulary)
         undo.pop_all()
     vocabulary = next((model.vocabulary for model in opened if model.shares_tokenizer), None)
-    drafting = DrafterSet(opened, settings.uses_lookup, file, kept.model_copy(update={"models": opening.profiles}))
+    drafting = DrafterSet(opened, settings.uses_lookup, file, saved.model_copy(update={"models": opening.profiles}))
     lexicon = TokenTexts(engine, vocabulary)
     return ScoringModels(
         engine, facts, kind, target.endpoint.url, key, drafting, lexicon, vocabulary, notices=opening.notices

@@ -24,11 +24,15 @@ from specollama.backends.ollama.schema import (
     TagsReply,
     VersionReply,
 )
+from specollama.config.limits import REQUESTS, RequestLimits
 from specollama.errors import ApiError
 from specollama.pairs.ollama_response import join_replies
 from specollama.server.embedded import endpoints, model_card
 from specollama.server.embedded.served_model import ServedModel
-from specollama.server.http.guard import Guard, TooLarge
+from specollama.server.http.bodies import BodyReader
+from specollama.server.http.guard import CORS, Guard
+from specollama.server.http.origins import Origins
+from specollama.server.http.paths import CanonicalPath
 from specollama.server.http.responses import LinesResponse, json_line, json_response, run_until_disconnect
 
 VERSION = "0.33.0"
@@ -37,8 +41,16 @@ VERSION = "0.33.0"
 Result = TypeVar("Result")
 
 
-def make_app(models: Mapping[str, ServedModel], token: str | None = None) -> Starlette:
-    """The application; it closes the engines when it shuts down. `token`: what requests must carry."""
+def make_app(
+    models: Mapping[str, ServedModel],
+    token: str | None = None,
+    origins: Origins | None = None,
+    limits: RequestLimits = REQUESTS,
+) -> Starlette:
+    """The application; it closes the engines when it shuts down. `token`: what requests must carry.
+
+    `origins`: the web pages that may call; None: those that Ollama lets in where nothing is set.
+    """
     routes = Routes(models)
 
     @asynccontextmanager
@@ -57,8 +69,13 @@ def make_app(models: Mapping[str, ServedModel], token: str | None = None) -> Sta
             Route("/api/generate", routes.generate, methods=["POST"]),
             Route("/api/chat", routes.chat, methods=["POST"]),
         ],
-        middleware=[Middleware(Guard, token=token)],
-        exception_handlers={ApiError: _fault, TooLarge: _too_large, HTTPException: _http_exception},
+        middleware=[
+            Middleware(CanonicalPath),
+            Middleware(Guard, token=token, origins=origins or Origins.read({})),
+            CORS,
+            Middleware(BodyReader, limits=limits),
+        ],
+        exception_handlers={ApiError: _fault, HTTPException: _http_exception},
         lifespan=lifespan,
     )
 
@@ -149,10 +166,6 @@ async def _lines(first: Reply, rest: AsyncGenerator[Any]) -> AsyncGenerator[byte
 
 async def _fault(_: Request, error: Any) -> Response:
     return json_response({"error": error.text}, error.status)
-
-
-async def _too_large(_: Request, error: Exception) -> Response:
-    return json_response({"error": str(error)}, 413)
 
 
 async def _http_exception(_: Request, error: Any) -> Response:

@@ -24,6 +24,7 @@ from specollama.server.embedded.response_translation import (
     completion_step,
     generate_reply,
 )
+from specollama.server.embedded.schema_limits import check_schemas
 from specollama.server.embedded.served_model import ServedModel, engine_messages
 
 EndpointReply = GenerateReply | ChatReply | AsyncGenerator[GenerateReply] | AsyncGenerator[ChatReply]
@@ -38,6 +39,7 @@ async def generate(
     if ask.raw and (ask.template or ask.system or ask.context):
         raise ApiError(400, "raw mode does not support template, system, or context")
     _check_capabilities(model, ask, insert=bool(ask.suffix))
+    check_schemas(ask.format)
     options = resolve_options(model.engine.num_ctx, model.card.parameters, ask.options)
     clock = Clock(started, time.monotonic_ns())
     if not ask.prompt:
@@ -57,6 +59,7 @@ async def chat(model: ServedModel, ask: ChatRequest, started: int) -> ChatReply 
     if not ask.messages and request_validation.asks_to_unload(ask):
         return _chat_done(ask, "unload")
     _check_capabilities(model, ask, tools=bool(ask.tools))
+    check_schemas(ask.format, ask.tools)
     options = resolve_options(model.engine.num_ctx, model.card.parameters, ask.options)
     clock = Clock(started, time.monotonic_ns())
     if not ask.messages:

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import xllamacpp
 
-from specollama.backends.http import open_client
+from specollama.backends.http import open_client, split_lines
 from specollama.errors import ApiError, RunError
 
 NUM_KEEP = 4  # tokens that a context shift leaves at the start, as Ollama tells llama-server
@@ -128,17 +128,14 @@ def _params(path: Path, num_ctx: int, parallel: int, threads: int) -> Any:
 
 async def _events(response: httpx.Response) -> AsyncGenerator[dict[str, Any]]:
     """Server-sent events; lines end at \\n only, for the text in them may hold other line ends."""
-    rest = b""
-    async for chunk in response.aiter_raw():
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            data = line.removeprefix(b"data: ").strip()
-            if not data or data.startswith(b":") or data == b"[DONE]":
-                continue
-            event = json.loads(data)
-            if "error" in event:
-                raise ApiError(500, _error_text(event["error"]))
-            yield event
+    async for line in split_lines(response.aiter_raw(), ended=True):
+        data = line.removeprefix(b"data: ").strip()
+        if not data or data.startswith(b":") or data == b"[DONE]":
+            continue
+        event = json.loads(data)
+        if "error" in event:
+            raise ApiError(500, _error_text(event["error"]))
+        yield event
 
 
 def _error_text(error: Any) -> str:

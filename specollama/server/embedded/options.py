@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from specollama.errors import ApiError
+from specollama.spec_decode.types import SamplingOptions
 
-DEFAULTS: Mapping[str, Any] = {
-    "num_predict": -1,
-    "num_keep": 4,
-    "temperature": 0.8,
-    "top_k": 40,
-    "top_p": 0.9,
-    "min_p": 0.0,
-    "typical_p": 1.0,
-    "repeat_last_n": 64,
-    "repeat_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "seed": -1,
-    "stop": [],
-}
+DEFAULTS: Mapping[str, Any] = {**asdict(SamplingOptions()), "num_keep": 4, "seed": -1, "stop": []}
 """Of Ollama 0.33. `num_predict`, `num_keep`, `repeat_last_n` in tokens; a seed of -1 is a random one."""
 
 _LOAD_TIME = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,8 @@ from specollama.server.embedded.llama_server_process import LlamaServerProcess
 from specollama.server.embedded.model_card import ModelCard
 from specollama.server.embedded.served_model import ServedModel
 from specollama.server.http.listening import bind, required_token, url_of
+from specollama.server.http.origins import Origins
+from specollama.server.http.protocol import uvicorn_config
 
 _PATIENCE = 2  # seconds that a reply gets to end at shutdown: one without a limit never would
 
@@ -99,11 +102,10 @@ def _engine(path: Path, settings: ServeSettings) -> LlamaServerProcess:
 
 
 def _config(served: Mapping[str, ServedModel], token: str | None) -> uvicorn.Config:
-    return uvicorn.Config(
-        make_app(served, token),
+    return uvicorn_config(
+        make_app(served, token, Origins.read(os.environ)),
         lifespan="on",
         log_level="warning",
-        access_log=False,
         timeout_graceful_shutdown=_PATIENCE,
     )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from ipaddress import ip_address
 
+from specollama.config.endpoints import is_header_token, is_loopback
 from specollama.errors import RunError, UsageError
 
 TOKEN = "SPECOLLAMA_TOKEN"
@@ -14,19 +14,20 @@ TOKEN = "SPECOLLAMA_TOKEN"
 _BACKLOG = 128  # connections that may wait to be accepted
 
 
-def required_token(host: str) -> str | None:
-    """The token that requests must carry; None on a loopback address when there is none. Else UsageError."""
+def given_token() -> str | None:
+    """The token that requests must carry, if there is one. UsageError for one that no header can carry."""
     token = os.environ.get(TOKEN) or None
-    if token is None and not is_loopback(host):
-        raise UsageError(f"{host} is open to other machines: set {TOKEN} to the token they have to send")
+    if token is not None and not is_header_token(token):
+        raise UsageError(f"{TOKEN} holds spaces or characters that no HTTP header can carry; nobody could send it")
     return token
 
 
-def is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+def required_token(host: str) -> str | None:
+    """The same; UsageError, too, on an address that other machines reach when there is none."""
+    token = given_token()
+    if token is None and not is_loopback(host):
+        raise UsageError(f"{host} is open to other machines: set {TOKEN} to the token they have to send")
+    return token
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Coroutine
 from contextlib import aclosing
 from typing import Any
@@ -17,7 +18,36 @@ CLIENT_CLOSED_REQUEST = 499
 
 
 def json_bytes(body: Any) -> bytes:
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    """Strict JSON: a number that it can't write (NaN, infinity) is null."""
+    try:
+        text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        text = json.dumps(_finite(body), ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+_OPENAI_KINDS = {400: "invalid_request_error", 404: "not_found_error"}
+
+
+def error_body(path: str, status: int, text: str) -> dict[str, Any]:
+    """An error in Ollama's shape, or in OpenAI's where the path is one of OpenAI's."""
+    if not path.startswith("/v1/"):
+        return {"error": text}
+    kind = _OPENAI_KINDS.get(status, "api_error")
+    return {"error": {"message": text, "type": kind, "param": None, "code": None}}
+
+
+def refusal(path: str, status: int, text: str) -> Response:
+    """An error for a request that isn't read to its end: the connection is of no more use."""
+    return json_response(error_body(path, status, text), status, {"connection": "close"})
 
 
 def json_line(body: dict[str, Any]) -> bytes:

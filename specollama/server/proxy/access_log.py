@@ -65,6 +65,8 @@ class AccessLog:
         watched = _watched(send, record)
         try:
             await self._app(scope, receive, watched)
+            if not record.status:  # it left while it was sending
+                record.status = CLIENT_CLOSED_REQUEST
         except ClientDisconnect:
             record.status = CLIENT_CLOSED_REQUEST
         except UpstreamBroken as error:

@@ -10,11 +10,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specollama.errors import ApiError
 from specollama.server.proxy.errors import error_response
+from specollama.server.proxy.request_limits import BOUND
 
 SERVER_BUSY = "server busy, please try again.  maximum pending requests exceeded"
 """Ollama's words, the two spaces included."""
-
-_BOUND = ("/api/generate", "/api/chat", "/api/embed", "/v1/")
 
 
 class Admission:
@@ -27,7 +26,7 @@ class Admission:
         self._waiting: list[asyncio.Future[None]] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith(_BOUND):
+        if scope["type"] != "http" or not scope["path"].startswith(BOUND):
             await self._app(scope, receive, send)
             return
         most, queue = self._limits()

@@ -8,14 +8,17 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from specollama.config.limits import RequestLimits
 from specollama.errors import ApiError, SpecollamaError
-from specollama.server.http.guard import Guard, TooLarge
+from specollama.server.http.bodies import BodyError, BodyReader
+from specollama.server.http.guard import CORS, METHODS, Guard
 from specollama.server.http.origins import Origins
+from specollama.server.http.paths import CanonicalPath
+from specollama.server.http.responses import refusal
 from specollama.server.proxy import ollama_api, openai_api
 from specollama.server.proxy.access_log import AccessLog, JsonLog
 from specollama.server.proxy.admission import Admission
@@ -24,8 +27,6 @@ from specollama.server.proxy.errors import error_response
 from specollama.server.proxy.health import PATHS, Health
 from specollama.server.proxy.metrics import Metrics
 from specollama.server.proxy.request_record import RequestRecord
-
-_ANY = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
 def make_app(
@@ -37,13 +38,13 @@ def make_app(
     token: str | None = None,
     any_host: bool = False,
     origins: Origins,
+    limits: RequestLimits,
 ) -> Starlette:
     """The application. `current`: the configuration as it was read last; `lifespan` opens and closes it.
 
     `token`: what requests must carry. `any_host`: the Host header isn't looked at.
     """
     records: dict[int, RequestRecord] = {}
-    serve = current().serve
 
     @asynccontextmanager
     async def living(_: Starlette) -> AsyncIterator[None]:
@@ -53,23 +54,15 @@ def make_app(
     return Starlette(
         routes=_routes(Health(metrics, records)),
         middleware=[
+            Middleware(CanonicalPath),
             Middleware(AccessLog, metrics=metrics, log=log, records=records, quiet=PATHS),
-            Middleware(
-                Guard,
-                token=token,
-                any_host=any_host,
-                origins=origins,
-                limit=serve.max_body,
-                unlimited=(ollama_api.UPLOADS,),
-                public=("/healthz",),
-            ),
-            Middleware(
-                CORSMiddleware, allow_origin_regex=".*", allow_methods=_ANY, allow_headers=["*"], expose_headers=["*"]
-            ),
+            Middleware(Guard, token=token, any_host=any_host, origins=origins, public=("/healthz",)),
+            CORS,
             Middleware(PinnedConfig, current=current),
+            Middleware(BodyReader, limits=limits, streamed=(ollama_api.UPLOADS,)),
             Middleware(Admission, limits=lambda: (current().serve.max_requests, current().serve.max_queue)),
         ],
-        exception_handlers={ApiError: _fault, SpecollamaError: _fault, TooLarge: _too_large},
+        exception_handlers={ApiError: _fault, SpecollamaError: _fault, BodyError: _too_slow},
         lifespan=living,
     )
 
@@ -88,7 +81,7 @@ def _routes(health: Health) -> list[Route]:
         Route("/v1/completions", openai_api.completions, methods=["POST"]),
         Route("/v1/models", openai_api.models),
         Route("/v1/models/{model:path}", openai_api.model),
-        Route("/{path:path}", ollama_api.other, methods=_ANY),
+        Route("/{path:path}", ollama_api.other, methods=METHODS),
     ]
 
 
@@ -96,5 +89,6 @@ async def _fault(request: Request, error: Any) -> Response:
     return error_response(request.url.path, error)
 
 
-async def _too_large(request: Request, error: Exception) -> Response:
-    return error_response(request.url.path, ApiError(413, str(error)))
+async def _too_slow(request: Request, error: Any) -> Response:
+    """Of a body that is passed on as it comes."""
+    return refusal(request.url.path, error.status, error.text)

@@ -12,7 +12,8 @@ import httpx
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from specollama.backends.ollama.model_info import full_name
+from specollama.backends.http import read_json
+from specollama.backends.ollama.model_name import full_name
 from specollama.config.endpoints import Endpoint
 from specollama.config.loading import Config
 from specollama.config.settings import ModelRef, ollama_endpoint
@@ -155,7 +156,8 @@ def _endpoints(config: Config, pool: PairPool, environ: Mapping[str, str]) -> li
 async def _models(upstream: Upstream, path: str) -> list[dict[str, Any]]:
     response = await upstream.json("GET", path, limit=_PATIENCE)
     try:
-        models = response.raise_for_status().json()["models"] or []
+        models = read_json(response.raise_for_status().content)["models"] or []
+        listed = [entry for entry in models if isinstance(entry, dict)]
     except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
         raise ApiError(502, f"{upstream.endpoint}: {path} isn't answered as Ollama does") from error
-    return [entry for entry in models if isinstance(entry, dict) and entry.get("name")]
+    return [entry for entry in listed if isinstance(entry.get("name"), str) and entry["name"]]

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from starlette.responses import Response
 
 from specollama.errors import ApiError, EndpointError, Refused, SpecollamaError, UsageError
-from specollama.server.http.responses import json_response
-
-_KINDS = {400: "invalid_request_error", 404: "not_found_error"}
+from specollama.server.http.responses import error_body, json_response
 
 
 def error_for(error: ApiError | SpecollamaError) -> ApiError:
@@ -18,17 +14,10 @@ def error_for(error: ApiError | SpecollamaError) -> ApiError:
         return error
     if not isinstance(error, EndpointError):
         return ApiError(400 if isinstance(error, UsageError) else 500, str(error))
-    status = 500 if isinstance(error, Refused) and error.status < 400 else error.status
+    status = error.status if not isinstance(error, Refused) or 400 <= error.status < 600 else 500
     return ApiError(status, error.said or str(error))
-
-
-def error_body(path: str, fault: ApiError) -> dict[str, Any]:
-    if not path.startswith("/v1/"):
-        return {"error": fault.text}
-    kind = _KINDS.get(fault.status, "api_error")
-    return {"error": {"message": fault.text, "type": kind, "param": None, "code": None}}
 
 
 def error_response(path: str, error: ApiError | SpecollamaError) -> Response:
     fault = error_for(error)
-    return json_response(error_body(path, fault), fault.status)
+    return json_response(error_body(path, fault.status, fault.text), fault.status)

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from specollama._version import __version__
+from specollama.backends.http import read_json
 from specollama.errors import ApiError
 from specollama.server.http.responses import json_response
 from specollama.server.proxy.config_generation import generation_of
@@ -52,7 +53,7 @@ async def _look(upstream: Upstream) -> dict[str, Any]:
     place = {"endpoint": upstream.name, "url": upstream.endpoint.url}
     try:
         response = await upstream.json("GET", "/api/version", limit=_PATIENCE)
-        return {**place, "version": response.raise_for_status().json()["version"]}
+        return {**place, "version": str(read_json(response.raise_for_status().content)["version"])[:40]}
     except ApiError as fault:
         return {**place, "error": fault.text}
     except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:

@@ -9,25 +9,33 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import from_json
+import httpx
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from specollama.backends.ollama.model_info import full_name
+from specollama.backends.http import read_json
+from specollama.backends.ollama.model_name import full_name
+from specollama.backends.ollama.request_json import read_object
+from specollama.backends.ollama.request_validation import is_no_time
+from specollama.backends.ollama.schema import RunningModel
 from specollama.config.settings import FileRef
 from specollama.errors import ApiError, SpecollamaError, one_line
 from specollama.pairs.answer import Chunk, PairResponse
+from specollama.pairs.ollama_response import ReplyWriter
 from specollama.pairs.pool import PairEntry
 from specollama.server.http.responses import LinesResponse, json_bytes, json_line, json_response, run_until_disconnect
 from specollama.server.proxy.config_generation import ConfigGeneration, Listed, generation_of
 from specollama.server.proxy.errors import error_for
-from specollama.server.proxy.request_limits import limit_body
+from specollama.server.proxy.request_limits import BOUND, limit_body
 from specollama.server.proxy.request_record import RequestRecord, record_of
+from specollama.server.proxy.upstream import Upstream
 
 UPLOADS = "/api/blobs/"
 """Whole models: passed on as they come, whatever their size."""
 
+_MANAGING = ("/api/copy", "/api/delete", "/api/push", "/api/create")
 _LONGEST = 500  # characters of a reason in a header
+_NO_END = "2318-01-01T00:00:00Z"  # of a model that stays until it is unloaded: `ollama ps` says "Forever"
 _NEVER = "0001-01-01T00:00:00Z"  # what Go prints for no time at all
 
 
@@ -57,16 +65,40 @@ async def models(generation: ConfigGeneration) -> list[dict[str, Any]]:
 
 
 async def ps(request: Request) -> Response:
-    return json_response({"models": [entry for entry, _, _ in await generation_of(request).merge_listings("/api/ps")]})
+    """The models that the servers have in memory, and the pairs whose models are in memory here."""
+    generation = generation_of(request)
+    here = [entry for opened in generation.pool.pairs.values() if (entry := _in_memory(opened))]
+    try:
+        listed = await generation.merge_listings("/api/ps")
+    except ApiError:
+        if not here:
+            raise
+        listed = []
+    return json_response({"models": [*here, *(entry for entry, _, _ in listed)]})
+
+
+def _in_memory(opened: PairEntry) -> dict[str, Any] | None:
+    """A pair whose models this process holds, as /api/ps lists a model."""
+    models = opened.pair.models_in_process
+    if models is None:
+        return None
+    entry = RunningModel(
+        name=opened.name,
+        model=opened.name,
+        size=models.size,
+        expires_at=_NO_END,
+        context_length=models.context_length,
+    )
+    return entry.body()
 
 
 async def show(request: Request) -> Response:
     """For a pair: what its target's server says of the target, and what is configured."""
-    raw = await request.body()
-    generation, body = generation_of(request), json_object(raw)
+    generation = generation_of(request)
+    body, raw = read_object(await request.body())
     opened = generation.pool.get(body.get("model") or body.get("name")) if body else None
     if opened is None or body is None:
-        return await forward(request, raw)
+        return await forward(request, body, raw)
     record_of(request).pair = opened.name
     target, pair_entry = opened.settings.target, {"specollama": describe_pair(opened)}
     if isinstance(target, FileRef):
@@ -77,39 +109,84 @@ async def show(request: Request) -> Response:
     asked = {name: value for name, value in body.items() if name != "name"}
     asked["model"] = target.model
     response = await generation.upstream_of(opened).json("POST", "/api/show", asked)
-    answer = json_object(response.content)
-    if response.is_error or answer is None:
+    if response.is_error:
         return Response(response.content, response.status_code, media_type=response.headers.get("content-type"))
-    return json_response({**answer, **pair_entry})
+    return json_response({**_described(response), **pair_entry})
+
+
+def _described(response: httpx.Response) -> dict[str, Any]:
+    """What a server says of a model. Raises ApiError 502."""
+    try:
+        described = read_json(response.content)
+    except ValueError:
+        described = None
+    if not isinstance(described, dict):
+        raise ApiError(502, f"{response.url}: it isn't answered as Ollama does")
+    return described
 
 
 async def other(request: Request) -> Response:
-    """What isn't known here is the default server's matter, uploads included."""
-    upstream = generation_of(request).default
-    if request.url.path.startswith(UPLOADS):
-        return await upstream.forward(request)
-    return await run_until_disconnect(request, upstream.forward(request, await request.body()))
+    """What isn't known here is a server's matter, uploads included."""
+    path, generation = request.scope["path"], generation_of(request)
+    if path.startswith(UPLOADS):
+        return await generation.default.forward(request)
+    raw = await request.body()
+    body, raw = read_object(raw) if path.startswith((*BOUND, *_MANAGING)) else (None, raw)
+    if body is None:
+        return await run_until_disconnect(request, generation.default.forward(request, raw))
+    if path.startswith(_MANAGING):
+        _refuse_pairs(body, generation)
+    limited = limit_body(path, body, generation.serve, {})
+    note_request(request, body, None)
+    return await forward(request, limited, raw if limited is body else json_bytes(limited))
 
 
-async def forward(request: Request, raw: bytes) -> Response:
-    """The same request to the server that has its model."""
-    body = json_object(raw)
-    upstream, own = await generation_of(request).locate_model(body.get("model") if body else None)
-    if body is not None and own is not None and full_name(own) != full_name(str(body.get("model"))):
+def _refuse_pairs(body: dict[str, Any], generation: ConfigGeneration) -> None:
+    """Raises ApiError for what can be done with a model alone."""
+    for field in ("model", "name", "source", "destination", "from"):
+        if opened := generation.pool.get(body.get(field)):
+            target = opened.settings.target
+            raise ApiError(
+                400, f"{opened.name} is a pair in this proxy's configuration, not a model; its target is {target.model}"
+            )
+
+
+async def forward(request: Request, body: dict[str, Any] | None, raw: bytes) -> Response:
+    """The same request to the server that has its model; for a pair's name, to its target.
+
+    `body`: what `raw` holds; None where that is no object.
+    """
+    generation = generation_of(request)
+    model = body.get("model") if body else None
+    opened = generation.pool.get(model)
+    upstream, own = target_of(opened, generation) if opened else await generation.locate_model(model)
+    if body is not None and own is not None and full_name(own) != full_name(str(model)):
         raw = json_bytes({**body, "model": own})
     return await run_until_disconnect(request, upstream.forward(request, raw))
 
 
+def target_of(opened: PairEntry, generation: ConfigGeneration) -> tuple[Upstream, str]:
+    """The server of a pair's target, and its name there. Raises ApiError for a target that no Ollama has."""
+    if opened.pair.is_without_ollama or isinstance(opened.settings.target, FileRef):
+        raise ApiError(400, f"the target of {opened.name} isn't on an Ollama, which alone could do this")
+    return generation.upstream_of(opened), opened.settings.target.model
+
+
 async def _reply(request: Request, *, chat: bool) -> Response:
-    raw = await request.body()
-    generation, body = generation_of(request), json_object(raw)
+    generation = generation_of(request)
+    body, raw = read_object(await request.body())
     if body is None:
-        return await forward(request, raw)
+        return await forward(request, body, raw)
     opened = generation.pool.find(body.get("model"))
-    limited = limit_body(body, generation.serve, opened.settings.options if opened else {})
+    limits = opened.settings.options if opened else {}
+    limited = limit_body(request.scope["path"], body, generation.serve, limits)
     note_request(request, body, opened)
     if opened is None:
-        return await forward(request, raw if limited == body else json_bytes(limited))
+        return await forward(request, limited, raw if limited is body else json_bytes(limited))
+    if is_no_time(body.get("keep_alive")) and not body.get("messages" if chat else "prompt"):
+        await opened.pair.unload(draft=generation.pool.get(body.get("model")) is opened)
+        if opened.pair.is_without_ollama:
+            return json_response(ReplyWriter(str(body["model"]), chat).unloaded().body())
     answer = PairResponse(opened, limited, chat)
     return await run_until_disconnect(request, _answered(answer, record_of(request), generation))
 
@@ -169,15 +246,6 @@ def speculation_headers(answer: PairResponse) -> dict[str, str]:
     if answer.stats.reason:
         headers["x-specollama-reason"] = one_line(answer.stats.reason)[:_LONGEST].encode("ascii", "replace").decode()
     return headers
-
-
-def json_object(raw: bytes) -> dict[str, Any] | None:
-    """The body, if it is a JSON object."""
-    try:
-        body = from_json(raw, allow_inf_nan=False)
-    except ValueError:
-        return None
-    return body if isinstance(body, dict) else None
 
 
 def describe_pair(opened: PairEntry) -> dict[str, Any]:

@@ -11,14 +11,15 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from specollama.backends.ollama.model_info import full_name
+from specollama.backends.ollama.model_name import full_name
+from specollama.backends.ollama.request_json import read_object
 from specollama.errors import ApiError, SpecollamaError
 from specollama.pairs.answer import Chunk, PairResponse
 from specollama.pairs.pool import PairEntry
-from specollama.server.http.responses import LinesResponse, json_bytes, json_response, run_until_disconnect
+from specollama.server.http.responses import LinesResponse, error_body, json_bytes, json_response, run_until_disconnect
 from specollama.server.proxy import ollama_api
 from specollama.server.proxy.config_generation import generation_of
-from specollama.server.proxy.errors import error_body, error_for
+from specollama.server.proxy.errors import error_for
 from specollama.server.proxy.openai_translation import (
     Json,
     OpenAIResponseBuilder,
@@ -29,6 +30,7 @@ from specollama.server.proxy.openai_translation import (
 from specollama.server.proxy.request_limits import limit_body
 from specollama.server.proxy.request_record import RequestRecord, record_of
 
+_NATIVE = {True: "/api/chat", False: "/api/generate"}
 _Translate = Callable[[Mapping[str, Any], Mapping[str, Any]], Json]
 
 
@@ -54,17 +56,20 @@ async def model(request: Request) -> Response:
 
 
 async def _reply(request: Request, translate: _Translate, *, chat: bool) -> Response:
-    raw = await request.body()
-    generation, asked = generation_of(request), ollama_api.json_object(raw)
-    opened = generation.pool.find(asked.get("model")) if asked else None
-    if asked is not None:
-        ollama_api.note_request(request, asked, opened)
-    if opened is None or asked is None:
-        return await ollama_api.forward(request, raw)
+    generation = generation_of(request)
+    asked, raw = read_object(await request.body())
+    if asked is None:
+        return await ollama_api.forward(request, asked, raw)
+    opened, path = generation.pool.find(asked.get("model")), request.scope["path"]
+    ollama_api.note_request(request, asked, opened)
+    if opened is None:
+        limited = limit_body(path, asked, generation.serve, {})
+        return await ollama_api.forward(request, limited, raw if limited is asked else json_bytes(limited))
+    options = opened.settings.options
     try:
-        body = limit_body(translate(asked, opened.settings.options), generation.serve, opened.settings.options)
+        body = limit_body(_NATIVE[chat], translate(asked, options), generation.serve, options)
     except Untranslatable:
-        return await _to_target(request, asked, opened)
+        return await _to_target(request, limit_body(path, asked, generation.serve, options), opened)
     wanted = asked.get("stream_options")
     usage = isinstance(wanted, Mapping) and wanted.get("include_usage") is True
     shaper = OpenAIResponseBuilder(str(asked["model"]), secrets.token_hex(6), chat, usage)
@@ -76,8 +81,8 @@ async def _reply(request: Request, translate: _Translate, *, chat: bool) -> Resp
 
 async def _to_target(request: Request, asked: Mapping[str, Any], opened: PairEntry) -> Response:
     """What can't be said in Ollama's own API: the target's server answers, under its model's name."""
-    body = json_bytes({**asked, "model": opened.settings.target.model})
-    upstream = generation_of(request).upstream_of(opened)
+    upstream, own = ollama_api.target_of(opened, generation_of(request))
+    body = json_bytes({**asked, "model": own})
     return await run_until_disconnect(request, upstream.forward(request, body))
 
 
@@ -105,7 +110,8 @@ async def _events(
                     yield _event(piece)
         except (ApiError, SpecollamaError) as error:
             record.error = str(error)
-            yield _event(error_body(record.path, error_for(error)))
+            fault = error_for(error)
+            yield _event(error_body(record.path, fault.status, fault.text))
             return
         yield b"data: [DONE]\n\n"
 

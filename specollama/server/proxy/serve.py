@@ -10,20 +10,22 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import httpx
 import uvicorn
 
 from specollama.config import trust
-from specollama.config.endpoints import SCHEME_PORTS
+from specollama.config.endpoints import SCHEME_PORTS, is_loopback
+from specollama.config.limits import REQUESTS, RequestLimits
 from specollama.config.loading import LOCAL_NAME, Config, load_config
 from specollama.config.settings import ModelRef
 from specollama.errors import ApiError, RunError, SpecollamaError, UsageError
 from specollama.pairs.trace.recorder import TraceFile
-from specollama.server.http.listening import bind, is_loopback, required_token, url_of
+from specollama.server.http.listening import bind, given_token, required_token, url_of
 from specollama.server.http.origins import Origins
+from specollama.server.http.protocol import uvicorn_config
 from specollama.server.proxy.access_log import JsonLog
 from specollama.server.proxy.app import make_app
 from specollama.server.proxy.config_generation import ConfigGeneration
@@ -40,6 +42,7 @@ class Proxy:
     any_host: bool = False
     look: bool = False  # at the servers when it starts, and tell what is wrong
     trace: TraceFile | None = None  # that the pairs' replies are added to
+    limits: RequestLimits = REQUESTS
     metrics: Metrics = field(default_factory=Metrics)
     current: ConfigGeneration = field(init=False)
     log: JsonLog = field(init=False)
@@ -50,6 +53,8 @@ class Proxy:
         self.current = self._generation(self.config)
 
     def server(self, kind: type[uvicorn.Server] = uvicorn.Server) -> uvicorn.Server:
+        body = self.current.serve.max_body
+        limits = replace(self.limits, body=body, bodies=max(self.limits.bodies, 4 * body))
         app = make_app(
             lambda: self.current,
             lifespan=self._living,
@@ -58,13 +63,13 @@ class Proxy:
             token=self.token,
             any_host=self.any_host,
             origins=Origins.read(self.environ),
+            limits=limits,
         )
-        config = uvicorn.Config(
+        config = uvicorn_config(
             app,
+            limits=limits,
             lifespan="on",
             log_level="critical",  # the log is ours
-            access_log=False,
-            ws="none",
             server_header=False,
             date_header=False,
             timeout_keep_alive=75,  # seconds: Ollama itself never closes a connection that idles
@@ -127,7 +132,7 @@ def run(config: Config, *, host: str, port: int, allow_anyone: bool, trace: Trac
     ConfigError for a wrong configuration, UsageError for an open address without a token, RunError for a port that is
     taken.
     """
-    token = os.environ.get("SPECOLLAMA_TOKEN") or None if allow_anyone else required_token(host)
+    token = given_token() if allow_anyone else required_token(host)
     proxy = Proxy(config, os.environ, token, any_host=allow_anyone, look=True, trace=trace)
     with closing(bind(host, port)) as listener:
         _check_not_itself(proxy, listener)
@@ -147,9 +152,11 @@ def serve_in_thread(
     *,
     token: str | None = None,
     trace: TraceFile | None = None,
+    limits: RequestLimits = REQUESTS,
 ) -> Iterator[tuple[str, Proxy]]:
     """A proxy on a free loopback port, in a thread of its own, for the length of a `with` block: URL and proxy."""
-    proxy = Proxy(config if isinstance(config, Config) else load_config(config), environ, token, trace=trace)
+    loaded = config if isinstance(config, Config) else load_config(config)
+    proxy = Proxy(loaded, environ, token, trace=trace, limits=limits)
     with closing(bind("127.0.0.1", 0)) as listener:
         server = proxy.server(_Threaded)
         thread = threading.Thread(target=server.run, args=([listener],), name="proxy")

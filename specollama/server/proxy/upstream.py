@@ -10,7 +10,7 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import Response
 
-from specollama.backends.http import open_client, root_cause
+from specollama.backends.http import UnusableAnswer, open_client, root_cause, send_whole
 from specollama.backends.request_log import LOG
 from specollama.config.endpoints import Endpoint
 from specollama.errors import ApiError
@@ -54,6 +54,9 @@ class Upstream:
         """The server's answer to the same request. `body`: the whole of it, where it was read already."""
         content = body if body is not None else _streamed(request)
         response = await self._sent(request, content)
+        if fault := _unpassable(response):
+            await response.aclose()
+            raise ApiError(502, f"{self.endpoint} {fault}")
         passed = LinesResponse(_raw(response, self.endpoint.url), response.status_code)
         passed.raw_headers = [
             (name.lower(), value) for name, value in response.headers.raw if name.lower() not in _HOP_BY_HOP
@@ -61,14 +64,19 @@ class Upstream:
         return passed
 
     async def json(self, method: str, path: str, body: Any = None, *, limit: float | None = None) -> httpx.Response:
-        """A request of the proxy's own. `limit`: seconds. Raises ApiError 502 when the server can't be reached."""
+        """A request of the proxy's own, its answer read as a whole. `limit`: seconds, all in all.
+
+        Raises ApiError 502 when the server can't be reached, 504 when it takes too long.
+        """
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else None
-        patience = httpx.USE_CLIENT_DEFAULT if limit is None else httpx.Timeout(limit)
+        request = self.http.build_request(method, self.endpoint.url + path, json=body, headers=headers)
         try:
-            url = self.endpoint.url + path
-            return await self.http.request(method, url, json=body, headers=headers, timeout=patience)
-        except httpx.HTTPError as error:
+            response = await send_whole(self.http, request, patience=limit or self.endpoint.idle_timeout)
+        except (httpx.HTTPError, TimeoutError) as error:
             raise self._failed(error) from error
+        if fault := _unpassable(response):
+            raise ApiError(502, f"{self.endpoint} {fault}")
+        return response
 
     async def _sent(self, request: Request, content: bytes | AsyncIterator[bytes] | None) -> httpx.Response:
         target = request.scope["raw_path"].partition(b"?")[0]
@@ -91,13 +99,23 @@ class Upstream:
         headers = [(name, value) for name, value in given if name not in _HOP_BY_HOP | _OUR_OWN | hidden]
         return headers + ([(b"authorization", f"Bearer {self.token}".encode())] if self.token else [])
 
-    def _failed(self, error: httpx.HTTPError) -> ApiError:
+    def _failed(self, error: httpx.HTTPError | TimeoutError) -> ApiError:
         LOG.warning("%s: %s", self.endpoint.url, type(error).__name__)
-        late = isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout)
-        if late:
+        late = isinstance(error, httpx.TimeoutException | TimeoutError)
+        if late and not isinstance(error, httpx.ConnectTimeout):
             return ApiError(504, f"{self.endpoint} gave no byte in time and was given up")
+        if isinstance(error, UnusableAnswer):
+            return ApiError(502, f"{self.endpoint}: {error}")
         advice = "is Ollama running there? (`ollama serve`)"
         return ApiError(502, f"{self.endpoint} can't be reached: {root_cause(error)}; {advice}")
+
+
+def _unpassable(response: httpx.Response) -> str | None:
+    """What is wrong with an answer that a client can't be given."""
+    if not 200 <= response.status_code < 600:
+        return f"answered with the status {response.status_code}, which isn't one of HTTP's"
+    location = response.headers.get("location", "") if response.has_redirect_location else ""
+    return f"redirects to {location[:200]}: set the endpoint's url to that" if "://" in location else None
 
 
 def _streamed(request: Request) -> AsyncIterator[bytes] | None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from specollama.backends.ollama.client import OllamaServer
-from specollama.backends.ollama.model_info import full_name
+from specollama.backends.ollama.model_name import full_name
 from specollama.backends.ollama.request_bodies import RequestTemplate
 from specollama.backends.ollama.schema import RunningModel
 from specollama.config.settings import ModelRef

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from specollama.config.atomic_file import replacement
 from specollama.tools.bench.environment import environment, load_average, package_versions
 from specollama.tools.bench.prompts import Prompt
 from specollama.tools.bench.runner import Measurements
@@ -44,10 +44,9 @@ class Results:
 
     def save(self, figures: Sequence[ContestantFigures] = ()) -> None:
         """Replace the file atomically; without `figures` it has the measurements alone. Raises OSError."""
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.file.with_suffix(".part")
-        temporary.write_text(json.dumps(self.as_object(figures), ensure_ascii=False, indent=1), encoding="utf-8")
-        os.replace(temporary, self.file)
+        self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with replacement(self.file) as scratch:  # prompts and replies are in it: its user alone can read it
+            scratch.write_text(json.dumps(self.as_object(figures), ensure_ascii=False, indent=1), encoding="utf-8")
 
     def save_partial(self, figures: Sequence[ContestantFigures]) -> None:
         """The last `save`; without a single measurement there is nothing to keep. Raises OSError."""

@@ -96,13 +96,15 @@ class Measurement:
 class Measurements:
     """Measurements of a run so far. `plain_replies`: plain's replies with their most probable tokens, by question.
 
-    `untold`: why such a reply didn't come, so that gaps aren't known.
+    `untold`: why such a reply didn't come, so that gaps aren't known. `temperature`: of all replies; above 0 the
+    best token isn't always drawn, and no gap is known.
     """
 
     measurements: list[Measurement] = field(default_factory=list)
     plain_replies: dict[str, CollectedReply] = field(default_factory=dict)
     untold: dict[str, str] = field(default_factory=dict)
     gap_drifts: dict[str, GapDrift] = field(default_factory=dict)  # by side
+    temperature: float = 0.0
 
     def of(self, side: str, question: str) -> list[Measurement]:
         return [each for each in self.measurements if (each.side, each.question) == (side, question)]
@@ -163,7 +165,8 @@ class BenchRun:
                     self._give_up([question], question, but=PLAIN)
                     return ""
         assert first
-        await self._tell(question, answers, first.reply)
+        if not self.measured.temperature:
+            await self._tell(question, answers, first.reply)
         return first.reply.answer
 
     async def _reply(

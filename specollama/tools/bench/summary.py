@@ -193,6 +193,7 @@ class ContestantFigures(PromptGroup):
 
     name: str = ""
     bound: GapDrift = field(default_factory=GapDrift)
+    temperature: float = 0.0
 
     @property
     def kinds(self) -> dict[str, PromptGroup]:
@@ -245,7 +246,7 @@ def contestant_figures(measured: Measurements, side: str) -> ContestantFigures:
     """Measurements of one side, compared with plain."""
     bound = measured.gap_drifts.get(side, GapDrift())
     prompts = [_prompt(measured, side, question, kind, bound) for question, kind in measured.questions().items()]
-    return ContestantFigures(tuple(prompts), name=side, bound=bound)
+    return ContestantFigures(tuple(prompts), name=side, bound=bound, temperature=measured.temperature)
 
 
 def _prompt(measured: Measurements, side: str, question: str, category: str, bound: GapDrift) -> PromptFigures:
@@ -258,7 +259,7 @@ def _prompt(measured: Measurements, side: str, question: str, category: str, bou
         return PromptFigures(question, category, "not measured")
     if found := "; ".join(comparison_faults(pairs)):
         return PromptFigures(question, category, found, counts=counts, routes=routes)
-    differences = [_difference(plain, each, told, bound) for plain, each in pairs]
+    differences = [_difference(plain, each, told, bound, sampled=measured.temperature > 0) for plain, each in pairs]
     seen = [(plain, each) for plain, each in pairs if each.seen_before]
     known = _decoding(first)
     return PromptFigures(
@@ -330,11 +331,15 @@ def _route(measurement: Measurement) -> str:
     return f"{stats.route} ({stats.reason})" if stats.reason else str(stats.route)
 
 
-def _difference(plain: Measurement, side: Measurement, told: Any, bound: GapDrift) -> Difference | None:
+def _difference(
+    plain: Measurement, side: Measurement, told: Any, bound: GapDrift, *, sampled: bool
+) -> Difference | None:
     comparison = Comparison(side.reply, plain.reply)
     offset = comparison.first_difference
     if offset is None:
         return None
+    if sampled:  # the noise of a draw decides as well, so the gap between the two best tokens explains nothing
+        return Difference(side.repeat, offset, None, None)
     same_so_far = told is not None and told.text[:offset] == plain.reply.text[:offset]
     gaps = [comparison.gap, gap_at_difference(told, side.reply) if same_so_far else None]
     gap = max((gap for gap in gaps if gap is not None), default=None)

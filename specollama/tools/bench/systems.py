@@ -237,7 +237,7 @@ async def _describe_native(found: Contestants, settings: PairSettings, environ: 
         try:
             found.servers[at.url] = f"Ollama {await server.version()} (drafting by itself)"
         except Unreachable as error:
-            raise Unreachable(with_start_advice(str(error), settings.name), url=at.url) from error
+            raise with_start_advice(error, settings.name) from error
 
 
 def _digest(file: Path) -> str:
@@ -257,8 +257,7 @@ async def _open_against(
         try:
             version = await ollama.version()
         except Unreachable as error:
-            advice = str(error).replace("is Ollama running there? (`ollama serve`)", "is a server running there?")
-            raise Unreachable(advice, url=at.url) from error
+            raise error.with_advice("is a server running there?") from error
         except EndpointError:
             version = ""
     if version:

@@ -18,7 +18,7 @@ from specollama.tools.bench.prompts import Prompt
 from specollama.tools.doctor.examine import examine_pair
 from specollama.tools.doctor.findings import RouteFinding
 from specollama.tools.doctor.forecast_quality import ForecastQuality, score_forecasts
-from specollama.tools.doctor.route_forecast import ASSUMED_ACCEPTANCE, forecast_routes
+from specollama.tools.doctor.route_forecast import ASSUMED_PROFILE, forecast_routes
 
 _WORTHLESS = "no draft was worth its time; `--lookahead 4` drafts all the same"
 
@@ -87,4 +87,4 @@ def acceptance_profile(fared: AcceptanceCounts) -> AcceptanceProfile:
     if quality := fared.quality:
         chances = (ConfidenceBin(each.predicted, each.seen, each.tested / quality.tested) for each in quality.bins)
         return AcceptanceProfile(tuple(chances), quality.tested)
-    return constant_rate(fared.accepted / fared.tested, fared.tested) if fared.tested else ASSUMED_ACCEPTANCE
+    return constant_rate(fared.accepted / fared.tested, fared.tested) if fared.tested else ASSUMED_PROFILE

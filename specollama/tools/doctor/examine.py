@@ -19,7 +19,7 @@ from specollama.pairs.feasibility import ReplyContext, model_obstacle
 from specollama.pairs.pair import Pair
 from specollama.pairs.request import ChatInput
 from specollama.pairs.routes.local import LocalRoute, target_file
-from specollama.pairs.slots import DEFAULT_SLOTS
+from specollama.pairs.slots import slots_of
 from specollama.spec_decode.expected_speedup import AcceptanceProfile, constant_rate, from_counts
 from specollama.spec_decode.types import Route
 from specollama.tools import native_server
@@ -28,7 +28,7 @@ from specollama.tools.bench.prompts import built_in, pick_evenly
 from specollama.tools.doctor.compatibility import with_compatibility
 from specollama.tools.doctor.findings import LanesFinding, LocalFinding, NativeFinding, PairFindings
 from specollama.tools.doctor.pair_status import pair_status, requests_of
-from specollama.tools.doctor.route_forecast import ASSUMED_ACCEPTANCE, forecast_routes
+from specollama.tools.doctor.route_forecast import ASSUMED_PROFILE, forecast_routes
 from specollama.tools.doctor.servers import inspect_server
 from specollama.tools.doctor.slot_benchmark import slots_or_reason
 
@@ -50,7 +50,7 @@ async def examine_pair(
         settings.name or "",
         str(settings.target),
         ", ".join(map(str, settings.drafts)),
-        asked_lanes=settings.lanes or DEFAULT_SLOTS,
+        asked_lanes=slots_of(settings),
         route=settings.route,
     )
     if isinstance(settings.target, FileRef):
@@ -124,7 +124,7 @@ async def _remeasure_costs(
     """Seconds of the models' passes in process, before and after; empty when the models can't be opened."""
     route = LocalRoute(environ)
     try:
-        opened = await route.open_models(replace(settings, route=Route.AUTO), settings.options)
+        opened = await route.open_models(ReplyContext(replace(settings, route=Route.AUTO), ChatInput([])))
         if isinstance(opened, str):
             return {}
         models = (opened.target, *opened.drafts)
@@ -213,7 +213,7 @@ async def _with_routes(
         measured = await _acceptance_or_reason(settings, environ, target)
     note("opening the models in process")
     local, kept = await local_finding(settings, environ, target)
-    acceptance = kept or (measured if isinstance(measured, AcceptanceProfile) else ASSUMED_ACCEPTANCE)
+    acceptance = kept or (measured if isinstance(measured, AcceptanceProfile) else ASSUMED_PROFILE)
     native = await _native_finding(found, settings, environ) if target else None
     routes = forecast_routes(acceptance, local, found.lanes, native, found.asked_lanes)
     unasked = measured if isinstance(measured, str) else ""
@@ -226,7 +226,7 @@ async def local_finding(
     """Costs of the pair's passes in process, and its draft's acceptance so far; or why the pair can't be opened."""
     route = LocalRoute(environ)
     try:
-        opened = await route.open_models(replace(settings, route=Route.AUTO), settings.options, target)
+        opened = await route.open_models(ReplyContext(replace(settings, route=Route.AUTO), ChatInput([]), target))
     except SpecollamaError as error:
         return str(error), None
     if isinstance(opened, str):
@@ -278,7 +278,7 @@ async def _measure_acceptance(
 
 def _opens_in_process(settings: PairSettings, environ: Mapping[str, str], target: ModelInfo | None) -> bool:
     try:
-        found = target_file(replace(settings, route=Route.AUTO), environ, target.digest if target else "")
+        found = target_file(replace(settings, route=Route.AUTO), environ, target)
     except RunError:
         return False
     return isinstance(found, Path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,15 @@ from specollama.backends.ollama.model_info import ModelInfo, fetch_model_info
 from specollama.backends.ollama.request_bodies import RequestTemplate
 from specollama.backends.ollama.slot_probe import SlotProbe, cache_file, load, probe_pair
 from specollama.config.settings import FileRef, ModelRef, PairSettings
-from specollama.errors import EndpointError, RunError, Unreachable
-from specollama.pairs.feasibility import ReplyContext, why_drafting_is_off, why_not_lanes, why_not_split, why_plain
+from specollama.errors import EndpointError, RunError, Unreachable, UnsupportedPair
+from specollama.pairs.feasibility import ReplyContext, why_drafting_is_off
 from specollama.pairs.pair import Pair
 from specollama.pairs.request import ChatInput
 from specollama.pairs.routes.local import target_file
 from specollama.pairs.routes.scoring import ScoringRoute
 from specollama.pairs.routes.scoring_feasibility import why_not_faster
+from specollama.pairs.routing import RouteFacts, ServedPrompt, choose_route
 from specollama.pairs.served_drafters import request_template
-from specollama.pairs.slots import DEFAULT_SLOTS
 from specollama.pairs.tokenizers import TokenizerMatch
 from specollama.spec_decode.types import Route, SamplingOptions
 
@@ -78,20 +78,27 @@ async def pair_status(settings: PairSettings, environ: Mapping[str, str], *, mea
         target, known_target = await _look(pair.target_server, settings.target.model)
         if known_target is None and target.reachable and (scoring := await pair.scoring_route()):
             return await _of_engine(name, settings, pair, scoring, measure=measure)
-        local = _local(settings, environ, known_target)
-        if settings.draft is None and not settings.uses_lookup_alone:
-            route, reason = ("none", target.fault) if target.fault else local or (str(Route.PLAIN), "no draft model")
-            return PairFinding(name, target, None, None, "no draft model", route, reason)
         draft, known_draft = await _drafting(settings, pair.draft_server)
+        drafts = settings.draft is not None or settings.uses_lookup_alone
         if known_target is None or (draft and known_draft is None):
-            return _unusable(name, target, draft, target.fault or (draft.fault if draft else ""))
+            found = _unusable(name, target, draft, target.fault or (draft.fault if draft else ""))
+            return found if drafts else replace(found, tokenizers="no draft model")
+        facts = RouteFacts(
+            ReplyContext(settings, ChatInput([]), known_target),
+            draft=known_draft or "no draft model",
+            local=_local(settings, environ, known_target),
+            prompt=ServedPrompt("", 0),  # the route that a short prompt would take
+        )
+        if not drafts:
+            choice = _choice(facts)
+            return PairFinding(name, target, None, None, "no draft model", choice.route, choice.reason)
         tokenizers = await pair.tokenizers(known_target, known_draft)
-        ours = requests_of(settings, known_target, known_target)
-        probe = load(cache_file(ours, known_target, known_draft))
+        target_requests = requests_of(settings, known_target, known_target)
+        probe = load(cache_file(target_requests, known_target, known_draft))
         if measure:
-            theirs = requests_of(settings, known_draft, known_target) if known_draft else None
-            probe = await probe_pair(ours, known_target, theirs, known_draft, patiently=True)
-        route, reason = _route(settings, known_target, tokenizers, probe, local)
+            draft_requests = requests_of(settings, known_draft, known_target) if known_draft else None
+            probe = await probe_pair(target_requests, known_target, draft_requests, known_draft, patiently=True)
+        choice = _choice(replace(facts, tokenizers=tokenizers, probe=probe))
         timed = probe if isinstance(probe, SlotProbe) else None
         return PairFinding(
             name,
@@ -99,10 +106,26 @@ async def pair_status(settings: PairSettings, environ: Mapping[str, str], *, mea
             draft,
             slots=timed.slots if timed else None,
             tokenizers=tokenizers_text(tokenizers) if draft else "no draft model",
-            route=route,
-            reason=reason,
+            route=choice.route,
+            reason=choice.reason,
             measured=timed.model_dump() if timed else None,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The route that a reply would take, and why; "none" if the pair can't run as it is configured."""
+
+    route: str
+    reason: str
+
+
+def _choice(facts: RouteFacts) -> _Choice:
+    try:
+        choice = choose_route(facts)
+    except UnsupportedPair as error:
+        return _Choice("none", str(error))
+    return _Choice(str(choice.route), choice.reason)
 
 
 def tokenizers_text(tokenizers: TokenizerMatch) -> str:
@@ -116,16 +139,15 @@ def _of_files(name: str, settings: PairSettings, target: FileRef) -> PairFinding
     """Status of a pair of files, which needs no server."""
     found = [_file(model.path) for model in (target, *settings.drafts) if isinstance(model, FileRef)]
     fault = next((each.fault for each in found if each.fault), "")
-    route, reason = ("none", fault) if fault else ("local", f"opened in process: {target.path}")
-    off = why_drafting_is_off(settings)
+    choice = _Choice("none", fault) if fault else _choice(RouteFacts(ReplyContext(settings, ChatInput([]))))
     return PairFinding(
         name,
         found[0],
         found[1] if len(found) > 1 else None,
         slots=None,
         tokenizers="compared when they are opened",
-        route=str(Route.PLAIN) if off and not fault else route,
-        reason=off or reason,
+        route=choice.route,
+        reason=choice.reason,
     )
 
 
@@ -140,14 +162,13 @@ async def _of_engine(
     fault = target.fault or (draft.fault if draft else "")
     if fault:
         return _unusable(name, target, draft, fault)
-    route, reason = str(Route.SCORING), f"all places of a draft in one request to {target.engine}"
-    if off := why_drafting_is_off(settings):
-        route, reason = str(Route.PLAIN), off
-    elif measure:
-        costs = await (opened := await scoring.open_models(settings)).profile(_GREEDY)
-        if why := why_not_faster(costs, opened.engine.capabilities, opened.facts, 0, _GREEDY):
-            route, reason = str(Route.PLAIN), why
-    return PairFinding(name, target, draft, None, "compared when they are opened", route, reason)
+    obstacle = ""
+    if measure and not why_drafting_is_off(settings):
+        costs = await (models := await scoring.open_models(settings)).profile(_GREEDY)
+        obstacle = why_not_faster(costs, models.engine.capabilities, models.facts, 0, _GREEDY)
+    facts = RouteFacts(ReplyContext(settings, ChatInput([])), engine=scoring.api(settings), engine_obstacle=obstacle)
+    choice = _choice(facts)
+    return PairFinding(name, target, draft, None, "compared when they are opened", choice.route, choice.reason)
 
 
 async def _engine_status(settings: PairSettings, scoring: ScoringRoute) -> ModelFinding:
@@ -169,15 +190,12 @@ def _file(path: Path) -> ModelFinding:
     return ModelFinding(path.name, str(path), reachable=True, there=True, engine="in process")
 
 
-def _local(settings: PairSettings, environ: Mapping[str, str], target: ModelInfo | None) -> tuple[str, str] | None:
-    """The route local and the path of the weights; None when another route is taken."""
-    if target is None or settings.route not in (Route.AUTO, Route.LOCAL):
-        return None
+def _local(settings: PairSettings, environ: Mapping[str, str], target: ModelInfo) -> Path | str:
+    """The file of the target's weights; or why it isn't opened in process ("" if that need not be shown)."""
     try:
-        file = target_file(settings, environ, target.digest)
-    except RunError:
-        return None
-    return (str(Route.LOCAL), f"opened in process: {file}") if isinstance(file, Path) else None
+        return target_file(settings, environ, target)
+    except RunError as error:
+        return f"local: {error}"
 
 
 def _unusable(name: str, target: ModelFinding, draft: ModelFinding | None, reason: str) -> PairFinding:
@@ -208,28 +226,3 @@ async def _look(server: OllamaServer, model: str) -> tuple[ModelFinding, ModelIn
 def requests_of(settings: PairSettings, model: ModelInfo, target: ModelInfo) -> RequestTemplate:
     """Default requests to a model of the pair, with the target's sampling options."""
     return request_template(model, ReplyContext(settings, ChatInput([]), target))
-
-
-def _route(
-    settings: PairSettings,
-    target: ModelInfo,
-    tokenizers: TokenizerMatch,
-    probe: SlotProbe | str | None,
-    local: tuple[str, str] | None,
-) -> tuple[str, str]:
-    """The route that a short prompt would take, and why."""
-    context = ReplyContext(settings, ChatInput([]), target)
-    obstacle = why_plain(context, target) or why_not_split(target, tokenizers.target)
-    if obstacle:
-        return str(Route.PLAIN), obstacle
-    if local:
-        return local
-    if settings.route is not Route.AUTO:
-        return str(settings.route), "set by the configuration"
-    if probe is None:
-        return str(Route.AUTO), "not measured yet: the first reply does it, or --measure"
-    if isinstance(probe, str):
-        return str(Route.PLAIN), probe
-    if obstacle := why_not_lanes(probe, 0, settings.lanes or DEFAULT_SLOTS):
-        return str(Route.PLAIN), obstacle
-    return str(Route.LANES), f"about {probe.speedup(0.8):.1f}x at 80 % acceptance, as measured"

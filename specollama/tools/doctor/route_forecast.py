@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from specollama.pairs.assumptions import ASSUMED_ACCEPTANCE
+from specollama.pairs.feasibility import why_no_rows
 from specollama.spec_decode.cost_curve import CostCurve
 from specollama.spec_decode.expected_speedup import AcceptanceProfile, best_round, constant_rate, expected_speedup
 from specollama.spec_decode.types import Route
 from specollama.tools.doctor.findings import LanesFinding, LocalFinding, NativeFinding, RouteFinding
 from specollama.tools.native_server import N_MAX, P_MIN
 
-ASSUMED_ACCEPTANCE = constant_rate(0.8)
+ASSUMED_PROFILE = constant_rate(ASSUMED_ACCEPTANCE)
 """Acceptance rate assumed for a draft of the target's family before any measurement."""
 
 
@@ -17,13 +19,13 @@ def forecast_routes(
     local: LocalFinding | str,
     lanes: LanesFinding | str,
     native: NativeFinding | None,
-    asked_lanes: int,
+    max_rows: int,
 ) -> tuple[RouteFinding, ...]:
-    """All routes. `asked_lanes`: rows that may be asked at once."""
+    """Forecast of all routes. `max_rows`: rows that may be requested at once."""
     return (
         _local(acceptance, local),
         _native(acceptance, local, native),
-        _lanes(acceptance, lanes, asked_lanes),
+        _lanes(acceptance, lanes, max_rows),
         RouteFinding(Route.GREEDY, None, "never faster: it measures how well a draft fits"),
         RouteFinding(Route.PLAIN, 1.0),
     )
@@ -47,27 +49,20 @@ def _native(acceptance: AcceptanceProfile, local: LocalFinding | str, native: Na
     return RouteFinding(Route.NATIVE, gained, "", N_MAX, P_MIN)
 
 
-def _lanes(acceptance: AcceptanceProfile, lanes: LanesFinding | str, asked: int) -> RouteFinding:
+def _lanes(acceptance: AcceptanceProfile, lanes: LanesFinding | str, max_rows: int) -> RouteFinding:
     """The best lookahead, also when it is slower than plain, so that the slowdown can be shown."""
     if isinstance(lanes, str):
         return RouteFinding(Route.LANES, None, lanes)
-    if obstacle := why_not_rows(lanes):
+    if obstacle := why_no_rows(
+        speculates=lanes.itself, has_logprobs=lanes.logprobs, resident=lanes.resident, drafts=True
+    ):
         return RouteFinding(Route.LANES, None, obstacle)
     curve = CostCurve({1: lanes.step, **lanes.rows})
     gained = {
         length: expected_speedup(
             curve, lanes.draft_step, constant_rate(acceptance.rate), length, overhead=lanes.draft_overhead
         )
-        for length in range(1, max(2, asked))
+        for length in range(1, max(2, max_rows))
     }
     best = max(gained, key=gained.__getitem__)
     return RouteFinding(Route.LANES, gained[best], "", best)
-
-
-def why_not_rows(lanes: LanesFinding) -> str:
-    """Why the server can't process rows; "" when it can."""
-    if not lanes.logprobs:
-        return "the server gives no log-probabilities"
-    if lanes.itself:
-        return "the server drafts by itself, and tells nothing of those tokens"
-    return "" if lanes.resident else "draft and target evict each other"

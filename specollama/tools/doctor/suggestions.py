@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from specollama.pairs.assumptions import ASSUMED_ACCEPTANCE, ASSUMED_ACCEPTANCE_OTHER_TOKENIZER
 from specollama.spec_decode.cost_curve import CostCurve
 from specollama.spec_decode.expected_speedup import best_round, constant_rate
 from specollama.tools.doctor.model_families import family_of
 
 MOST_PAIRS = 12
 _SMALL_ENOUGH = 1 / 3  # of the target's size: a larger draft takes most of what it brings
-_SAME, _OTHER = 0.8, 0.6  # acceptance that is assumed of the same tokenizer, and of another
 _SHAPE = {1: 1.0, 2: 1.36, 3: 1.52, 4: 1.79, 6: 1.97, 8: 2.25, 12: 2.72, 16: 3.28, 32: 5.6}
 """A pass by its tokens, in target steps: measured on two CPU cores with a 16-bit model; a GPU's is flatter."""
 _UNITS = {"K": 1e-6, "M": 1e-3, "B": 1.0, "T": 1e3}  # in billions
@@ -73,7 +73,7 @@ def make_suggestion(
     target: InstalledModel, draft: InstalledModel, *, same: bool = True, tokenizers: str = ""
 ) -> Suggestion:
     """The pair and its expected speedup: a decode step takes as long as reading the weights, so sizes predict it."""
-    acceptance = constant_rate(_SAME if same else _OTHER)
+    acceptance = constant_rate(ASSUMED_ACCEPTANCE if same else ASSUMED_ACCEPTANCE_OTHER_TOKENIZER)
     gained = best_round(CostCurve(dict(_SHAPE)), draft.size / target.size, acceptance).speedup
     return Suggestion(target, draft, gained, tokenizers or "look the same")
 

@@ -89,7 +89,7 @@ def _chain_faults(whole: Sequence[bytes]) -> Iterator[str]:
     """Places where a line doesn't follow the one before."""
     before = ""
     for number, raw in enumerate(whole, 1):
-        claimed, own = _place(raw)
+        claimed, own = stated_place(raw)
         if claimed != before:
             where = f"lines {number - 1} and {number}" if number > 1 else "line 1"
             yield f"{where} don't belong together: something was changed, removed, moved or put in there"
@@ -98,7 +98,7 @@ def _chain_faults(whole: Sequence[bytes]) -> Iterator[str]:
         before = hash_of(raw)
 
 
-def _place(raw: bytes) -> tuple[object, object]:
+def stated_place(raw: bytes) -> tuple[object, object]:
     """The hash of the previous line that a line states, and the line's own number."""
     try:
         line = json.loads(raw)

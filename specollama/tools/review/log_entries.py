@@ -160,7 +160,7 @@ class CommandMarked(Entry):
 
 
 class LogRepaired(Entry):
-    """A process was killed while it wrote its entry; so many bytes of it were cut off."""
+    """Bytes cut off the log: of an entry that a killed process hadn't finished, or those that a repair set aside."""
 
     kind: Literal["recovered"] = "recovered"
     cut: int

@@ -57,12 +57,16 @@ def refuse_undecided(run: ReviewRun) -> None:
     raise UsageError(f"{run.folder}: {told}; decide them, or release what is approved with --partial")
 
 
-def items_to_release(state: RunState) -> list[ReviewItem]:
-    return [item for item in state.approved() if not item.released]
+def items_to_release(state: RunState, *, again: bool = False) -> list[ReviewItem]:
+    """The approved items that aren't in a file yet; those that a command may have sent only with `again`."""
+    unreleased = [item for item in state.approved() if not item.released]
+    return [item for item in unreleased if again or not item.gone]
 
 
-def items_to_run(state: RunState) -> list[ReviewItem]:
-    return [item for item in state.approved() if item.outgoing is CommandStatus.NOT_RUN]
+def items_to_run(state: RunState, *, again: bool = False) -> list[ReviewItem]:
+    """The approved items that no command was run for; those that went out in a file only with `again`."""
+    unsent = [item for item in state.approved() if item.outgoing is CommandStatus.NOT_RUN]
+    return [item for item in unsent if again or not item.gone]
 
 
 def unresolved_items(state: RunState) -> list[ReviewItem]:
@@ -70,12 +74,12 @@ def unresolved_items(state: RunState) -> list[ReviewItem]:
     return [item for item in state.items.values() if item.outgoing in (CommandStatus.UNKNOWN, CommandStatus.FAILED)]
 
 
-def write_release(run: ReviewRun, who: str, file: Path) -> int:
-    """The approved items that weren't released before into a new file, all or nothing; how many these are.
+def write_release(run: ReviewRun, who: str, file: Path, *, again: bool = False) -> int:
+    """The items of `items_to_release` into a new file, all or nothing; how many these are.
 
     Raises UsageError when there are none, or the file exists.
     """
-    items = items_to_release(run.state)
+    items = items_to_release(run.state, again=again)
     if not items:
         raise UsageError(f"{run.folder}: {_why_none(run.state)}")
     if file.exists():
@@ -85,6 +89,7 @@ def write_release(run: ReviewRun, who: str, file: Path) -> int:
     file = file.absolute()
     content = "".join(json.dumps(item_object(item), ensure_ascii=False) + "\n" for item in items).encode()
     draft = file.with_name(f".{file.name}.{hash_of(content)[:12]}")
+    draft.unlink(missing_ok=True)  # a process that was killed before it announced the release left it
     write_durably(draft, content)
     sync_folder(draft.parent)
     sent = tuple(ItemSent(id=item.id, digest=item.digest) for item in items)
@@ -164,6 +169,8 @@ def _why_not(error: OSError, draft: Path, file: Path) -> str:
 def _why_none(state: RunState) -> str:
     if not state.approved():
         return "nothing is approved"
+    if items_to_release(state, again=True):
+        return "all that is approved may have gone out by a command before; --again releases it to a file as well"
     files = ", ".join(dict.fromkeys(item.released for item in state.approved()))
     return f"all that is approved was released before, to {files}"
 
@@ -177,12 +184,11 @@ class OutboundCommand:
     command: Sequence[str]
     told: Callable[[str], None]
 
-    def send_all(self) -> int:
-        """Run it for each approved item that it wasn't run for; how many these were.
+    def send_all(self, items: Sequence[ReviewItem]) -> int:
+        """Run it for each of these items; how many these were.
 
         Raises RunError at the first that fails: those after it weren't touched.
         """
-        items = items_to_run(self.run.state)
         for item in items:
             self._send(item)
             self.told(item.id)

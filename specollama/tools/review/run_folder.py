@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO
 
 from filelock import FileLock, Timeout
+from pydantic import ValidationError
 
+from specollama.config.os_errors import naming_file
 from specollama.errors import RunError, UsageError, one_line
 from specollama.tools.review import hash_chain
 from specollama.tools.review.hash_chain import ChainHead
@@ -19,6 +24,7 @@ from specollama.tools.review.state import EntryRefused, RunState, fold
 
 LOG, HEAD, LOCK = "log.jsonl", "head.json", "lock"
 _NEW = ".new"  # of a file that is about to take another's place
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe must not be waited for either
 
 
 class LogTampered(RunError):
@@ -40,15 +46,22 @@ class ReviewRun:
         if self._unsure:
             raise RunError(f"{self.folder}: the last entry couldn't be written; start again")
         self.state.check(who, entry)
+        self._refuse_other_writer()
         self._unsure = True
         self._write(hash_chain.encoded(self._head, _now(), who, entry))
         self._unsure = False
         self.state.apply(who, entry)
 
+    def _refuse_other_writer(self) -> None:
+        """Raises RunError when the disk's head isn't the one in memory, as where the lock was deleted."""
+        head = read_plain(self.folder / HEAD)
+        if (ChainHead() if head is None else _read_head(head)) != self._head:
+            raise RunError(f"{self.folder}: another process wrote to this run; start again, so that its entries count")
+
     def _write(self, line: bytes) -> None:
         after = ChainHead(count=self._head.count + 1, hash=hash_chain.hash_of(line))
         _write_head(self.folder, self._head.model_copy(update={"next": after.hash}))
-        with (self.folder / LOG).open("ab") as log:
+        with naming_file(self.folder / LOG), open_plain(self.folder / LOG, "ab") as log:
             log.write(line + b"\n")
             log.flush()
             os.fsync(log.fileno())
@@ -65,7 +78,7 @@ def open_run(folder: Path, who: str) -> Iterator[ReviewRun]:
     """
     if not _looks_like_a_run(folder):
         raise UsageError(f"{folder}: not empty, and not the folder of a run; name another one")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with lock_folder(folder):
         found = read_run(folder)
         state = _state(folder, found)
@@ -93,7 +106,12 @@ def refuse_missing(folder: Path) -> None:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Holds the folder; the operating system lets go of it when the process ends in whatever way."""
+    """Holds the folder; the operating system lets go of it when the process ends in whatever way.
+
+    Raises UsageError when another process holds it, RunError when one of the run's files is a link or a device.
+    """
+    for name in (LOCK, LOG, HEAD, HEAD + _NEW):
+        _refuse_other_kinds(folder / name)
     lock = FileLock(folder / LOCK, timeout=0)
     try:
         lock.acquire()
@@ -122,10 +140,7 @@ def verify_log(folder: Path) -> tuple[hash_chain.ChainReading, list[str]]:
 
 
 def read_run(folder: Path) -> hash_chain.ChainReading:
-    log, head = folder / LOG, folder / HEAD
-    return hash_chain.read_chain(
-        log.read_bytes() if log.exists() else b"", head.read_bytes() if head.exists() else None
-    )
+    return hash_chain.read_chain(read_plain(folder / LOG) or b"", read_plain(folder / HEAD))
 
 
 def _state(folder: Path, found: hash_chain.ChainReading) -> RunState:
@@ -135,16 +150,28 @@ def _state(folder: Path, found: hash_chain.ChainReading) -> RunState:
         fault = found.faults[0]
     except EntryRefused as error:
         fault = str(error)
-    raise LogTampered(one_line(f"{folder / LOG}: {fault}; `specollama review verify {folder}` tells all")) from None
+    raise LogTampered(
+        one_line(
+            f"{folder / LOG}: {fault}; `specollama review verify {folder}` tells all, and "
+            f"`specollama review repair {folder}` keeps what is valid of it"
+        )
+    ) from None
 
 
 def _settle(folder: Path, found: hash_chain.ChainReading) -> None:
     """Cut off an unfinished last line, which a killed process leaves; a complete line stays."""
     if found.torn:
-        with (folder / LOG).open("r+b") as log:
+        with open_plain(folder / LOG, "r+b") as log:
             log.truncate(log.seek(0, os.SEEK_END) - found.torn)
             os.fsync(log.fileno())
     _write_head(folder, found.head)
+
+
+def _read_head(content: bytes) -> ChainHead | None:
+    try:
+        return ChainHead.model_validate_json(content)
+    except ValidationError:
+        return None
 
 
 def _write_head(folder: Path, head: ChainHead) -> None:
@@ -152,18 +179,68 @@ def _write_head(folder: Path, head: ChainHead) -> None:
 
 
 def replace_file(file: Path, content: bytes) -> None:
-    """The file has the old content or the new one, whatever happens, and the new one once this returns."""
+    """The file has the old content or the new one, whatever happens, and the new one once this returns.
+
+    A file that is there keeps its mode: several reviewers may share a run.
+    """
     draft = file.with_name(file.name + _NEW)
+    draft.unlink(missing_ok=True)  # a killed process left it
     write_durably(draft, content)
+    if file.exists():
+        draft.chmod(stat.S_IMODE(file.stat().st_mode))
     os.replace(draft, file)
     sync_folder(file.parent)
 
 
 def write_durably(file: Path, content: bytes) -> None:
-    with file.open("wb") as opened_file:
+    """Write a new file that only its owner can read. Raises FileExistsError where there is one of that name."""
+    with naming_file(file), open_plain(file, "xb") as opened_file:
         opened_file.write(content)
         opened_file.flush()
         os.fsync(opened_file.fileno())
+
+
+def read_plain(file: Path) -> bytes | None:
+    """The content of a file; None where there is none. Raises RunError for a link or a device."""
+    try:
+        with open_plain(file, "rb") as opened_file:
+            return opened_file.read()
+    except FileNotFoundError:
+        return None
+
+
+def open_plain(file: Path, mode: str) -> IO[bytes]:
+    """Open a file as `open` does, but never through a link. A new one is its owner's alone.
+
+    Raises RunError for what isn't a plain file, OSError.
+    """
+    try:
+        opened_file: IO[bytes] = open(file, mode, opener=_open_without_links)  # noqa: SIM115  (the caller closes it)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise _other_kind(file) from None
+        raise
+    if not stat.S_ISREG(os.fstat(opened_file.fileno()).st_mode):
+        opened_file.close()
+        raise _other_kind(file)
+    return opened_file
+
+
+def _open_without_links(name: str, flags: int) -> int:
+    return os.open(name, flags | _NO_LINK, 0o600)
+
+
+def _refuse_other_kinds(file: Path) -> None:
+    """Raises RunError for what is there and isn't a plain file."""
+    try:
+        if not stat.S_ISREG(file.lstat().st_mode):
+            raise _other_kind(file)
+    except FileNotFoundError:
+        return
+
+
+def _other_kind(file: Path) -> RunError:
+    return RunError(one_line(f"{file}: isn't a plain file in the run's folder; nothing was written. Look what it is"))
 
 
 def sync_folder(folder: Path) -> None:

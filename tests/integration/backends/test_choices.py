@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
 from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
-from specollama.backends.ollama.model_info import full_name
+from specollama.backends.ollama.model_info import ModelInfo
+from specollama.backends.ollama.model_name import full_name
 from specollama.backends.ollama.request_bodies import RequestTemplate
 from specollama.backends.ollama.schema import Message, ModelDetails
 from specollama.config.endpoints import Endpoint
 from specollama.config.settings import ModelRef, PairSettings
 from specollama.errors import ModelMissing, RunError, Unreachable, UnsupportedPair
-from specollama.pairs.feasibility import ReplyContext, choose_acceptance_method, near_tie_text, why_plain
+from specollama.pairs.feasibility import ReplyContext, may_double_bos, near_tie_text, why_plain
 from specollama.pairs.pair import Pair
 from specollama.pairs.request import ChatInput
-from specollama.pairs.routes.lanes import may_double_bos
+from specollama.pairs.routing import acceptance_method
 from specollama.pairs.tokenizers import TokenizerMatch, compare_tokenizers
 from specollama.spec_decode.events import Status
 from specollama.spec_decode.types import AcceptanceMethod, Route, SamplingOptions
@@ -96,6 +97,18 @@ def test_what_only_the_targets_own_chat_can_do_runs_plain(
 SAMPLED = SamplingOptions(temperature=0.8)
 
 
+def method(
+    requested: AcceptanceMethod,
+    sampling: SamplingOptions,
+    target: ModelInfo,
+    draft: ModelInfo | None,
+    tokenizers: TokenizerMatch,
+) -> AcceptanceMethod:
+    settings = PairSettings(None, ModelRef("t", Endpoint("http://t", "a test")), rule=requested)
+    options = {name: value for name, value in asdict(sampling).items() if value is not None}
+    return acceptance_method(ReplyContext(settings, ChatInput([], options)), target, draft, tokenizers)
+
+
 @pytest.fixture
 def same(target_vocabulary: LlamaTokenizer) -> TokenizerMatch:
     return TokenizerMatch(target_vocabulary, same=True)
@@ -103,21 +116,13 @@ def same(target_vocabulary: LlamaTokenizer) -> TokenizerMatch:
 
 def test_at_temperature_0_the_rule_is_greedy_whatever_was_asked(same: TokenizerMatch) -> None:
     for asked in (AcceptanceMethod.AUTO, AcceptanceMethod.MATCH, AcceptanceMethod.REJECTION):
-        assert (
-            choose_acceptance_method(asked, SamplingOptions(temperature=0), model(), model(), same)
-            is AcceptanceMethod.GREEDY
-        )
+        assert method(asked, SamplingOptions(temperature=0), model(), model(), same) is AcceptanceMethod.GREEDY
 
 
 def test_above_it_is_rejection_where_that_is_exact(same: TokenizerMatch) -> None:
-    assert (
-        choose_acceptance_method(AcceptanceMethod.AUTO, SAMPLED, model(), model(), same) is AcceptanceMethod.REJECTION
-    )
-    assert (
-        choose_acceptance_method(AcceptanceMethod.REJECTION, SAMPLED, model(), model(), same)
-        is AcceptanceMethod.REJECTION
-    )
-    assert choose_acceptance_method(AcceptanceMethod.MATCH, SAMPLED, model(), model(), same) is AcceptanceMethod.MATCH
+    assert method(AcceptanceMethod.AUTO, SAMPLED, model(), model(), same) is AcceptanceMethod.REJECTION
+    assert method(AcceptanceMethod.REJECTION, SAMPLED, model(), model(), same) is AcceptanceMethod.REJECTION
+    assert method(AcceptanceMethod.MATCH, SAMPLED, model(), model(), same) is AcceptanceMethod.MATCH
 
 
 @pytest.mark.parametrize(
@@ -135,11 +140,9 @@ def test_where_rejection_is_not_exact_the_rule_is_match_or_a_refusal(
     same: TokenizerMatch, change: dict[str, Any], show: dict[str, Any], reason: str
 ) -> None:
     options = replace(SAMPLED, **change)
-    assert (
-        choose_acceptance_method(AcceptanceMethod.AUTO, options, model(**show), model(), same) is AcceptanceMethod.MATCH
-    )
+    assert method(AcceptanceMethod.AUTO, options, model(**show), model(), same) is AcceptanceMethod.MATCH
     with pytest.raises(UnsupportedPair, match=f"can't be kept lossless here: {reason}.*use `match` or `auto`"):
-        choose_acceptance_method(AcceptanceMethod.REJECTION, options, model(**show), model(), same)
+        method(AcceptanceMethod.REJECTION, options, model(**show), model(), same)
 
 
 def test_without_equal_and_known_tokenizers_the_rule_is_match_or_a_refusal(target_vocabulary: LlamaTokenizer) -> None:
@@ -147,12 +150,9 @@ def test_without_equal_and_known_tokenizers_the_rule_is_match_or_a_refusal(targe
         (TokenizerMatch(why_not_exact="gguf isn't installed"), "gguf isn't installed"),
         (TokenizerMatch(target_vocabulary, difference="token 139 differs"), "different tokenizers"),
     ):
-        assert (
-            choose_acceptance_method(AcceptanceMethod.AUTO, SAMPLED, model(), model(), tokenizers)
-            is AcceptanceMethod.MATCH
-        )
+        assert method(AcceptanceMethod.AUTO, SAMPLED, model(), model(), tokenizers) is AcceptanceMethod.MATCH
         with pytest.raises(UnsupportedPair, match=reason):
-            choose_acceptance_method(AcceptanceMethod.REJECTION, SAMPLED, model(), model(), tokenizers)
+            method(AcceptanceMethod.REJECTION, SAMPLED, model(), model(), tokenizers)
 
 
 # Through a pair
@@ -202,9 +202,9 @@ async def test_a_missing_target_is_told_with_near_names(pair_settings: Pairs) ->
 
 def test_a_draft_whose_sampler_is_not_known_is_judged_by_match(same: TokenizerMatch) -> None:
     for old in (model(version="0.29.0"), model(model_info={"general.sampling.top_k": 3})):
-        assert choose_acceptance_method(AcceptanceMethod.AUTO, SAMPLED, model(), old, same) is AcceptanceMethod.MATCH
+        assert method(AcceptanceMethod.AUTO, SAMPLED, model(), old, same) is AcceptanceMethod.MATCH
         with pytest.raises(UnsupportedPair, match="the draft's sampler"):
-            choose_acceptance_method(AcceptanceMethod.REJECTION, SAMPLED, model(), old, same)
+            method(AcceptanceMethod.REJECTION, SAMPLED, model(), old, same)
 
 
 def test_a_draft_without_a_vocabulary_leaves_the_target_its_own(target_vocabulary: LlamaTokenizer) -> None:

@@ -112,6 +112,23 @@ def test_images_that_wait_are_not_the_retried_questions(say: Say, ollama: Ollama
     assert [each.get("images") for each in sent(ollama)[-1]] == [None, None, ["cmVk"]]
 
 
+def test_saving_under_another_name_makes_a_copy_and_the_chat_goes_on_under_its_own(say: Say) -> None:
+    typed = ("Colour?", "/save tale", "/save other", "Why?", "/save", "/save tale")
+    shown = say(*typed, answers=[reply("Blue."), reply("Light.")])
+    assert shown.exit_code == 0
+    told = [line for line in shown.stderr.splitlines() if "speculation" not in line]
+    assert told == ["kept as tale", "a copy is kept as other; this one goes on as tale", "kept as tale", "kept as tale"]
+    turns = {each.name: each.turns for each in ConversationStore().summaries()}
+    assert turns == {"tale": 4, "other": 2}
+
+
+def test_a_copy_does_not_take_the_name_of_another_conversation(say: Say) -> None:
+    ConversationStore().save(SavedConversation(talk("Hi.", "Hello."), name="other"))
+    shown = say("Colour?", "/save tale", "/save other", answers=[reply("Blue.")])
+    assert "another conversation is called other" in shown.stderr
+    assert {each.name: each.title for each in ConversationStore().summaries()} == {"tale": "Colour?", "other": "Hi."}
+
+
 def test_a_chat_whose_name_another_conversation_took_is_kept_without_one(say: Say, ollama: Ollama) -> None:
     ConversationStore().save(SavedConversation(talk("Hi.", "Hello."), name="tale"))
     mine = ConversationStore().save(SavedConversation(talk("Mine.")))

@@ -111,6 +111,37 @@ def test_a_target_that_is_a_file_is_measured_without_any_server(
     assert found["servers"] == {}
 
 
+def test_sampled_texts_of_one_seed_are_compared_on_route_local(
+    call: Call, asked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = default_models()
+    for folder in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(folder, str(tmp_path / folder))
+    shown = call(
+        *("bench", "--target", str(models["target"]), "--draft", str(models["draft"]), "--routes", "local"),
+        *(
+            "--prompts",
+            str(asked),
+            "--limit",
+            "1",
+            "--num-predict",
+            "12",
+            "--repeat",
+            "1",
+            "--out",
+            str(tmp_path / "a"),
+        ),
+        *("--temperature", "0.8", "--seed", "3"),
+    )
+
+    assert shown.code == 0, shown.err
+    assert "local beside plain at temperature 0.8, first replies" in shown.out
+    found = results(tmp_path / "a")
+    assert found["options"]["sampling"] == {"temperature": 0.8, "seed": 3, "num_predict": 12}
+    texts = {each["text"] for each in found["measurements"]}
+    assert found["summary"]["local"]["identical_share"] == (len(texts) == 1) == 1
+
+
 def test_the_picture_is_drawn_beside_the_results(call: Call, embedded_url: str, asked: Path) -> None:
     pytest.importorskip("matplotlib")
     shown = call(*against(embedded_url, embedded_url), "--prompts", str(asked), "--limit", "1")
@@ -288,6 +319,7 @@ def test_what_was_measured_is_kept_when_a_server_goes_away(call: Call) -> None:
         (["--target", "x", "--routes", "plain,lanes"], "--draft: missing; give it as --draft MODEL"),
         (["--target", "x", "--draft", "y", "--prompts", "none.jsonl"], "--prompts none.jsonl: No such file"),
         (["--target", "x", "--draft", "y", "--against", "ftp://z"], "the scheme must be http or https"),
+        (["--target", "x", "--draft", "y", "--temperature", "0.8"], "texts can be compared on route local alone"),
         ([], "no pair is given"),
     ],
 )

@@ -17,7 +17,7 @@ from specollama.tools.doctor.acceptance_probe import (
     acceptance_profile,
     counts_of_reply,
 )
-from specollama.tools.doctor.route_forecast import ASSUMED_ACCEPTANCE
+from specollama.tools.doctor.route_forecast import ASSUMED_PROFILE
 from tests.support.calls import Call
 
 
@@ -27,7 +27,7 @@ def test_what_is_expected_rests_on_forecasts_where_there_are_any() -> None:
     assert found.tested == 2
     assert [(chance.probability, chance.share) for chance in found.bins] == [(0.0, 0.5), (1.0, 0.5)]
     assert acceptance_profile(AcceptanceCounts(4, 3)) == constant_rate(0.75, 4)
-    assert acceptance_profile(AcceptanceCounts()) == ASSUMED_ACCEPTANCE
+    assert acceptance_profile(AcceptanceCounts()) == ASSUMED_PROFILE
 
 
 def test_kinds_add_up() -> None:

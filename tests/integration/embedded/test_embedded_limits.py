@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import nullcontext
 from typing import Any
 
 import httpx
 import pytest
 
+from specollama.config.limits import REQUESTS
+from specollama.errors import ApiError
 from specollama.server.embedded.app import make_app
 from specollama.server.embedded.default_models import default_models
 from specollama.server.embedded.llama_server_process import LlamaServerProcess
+from specollama.server.embedded.schema_limits import check_schemas
 from specollama.server.embedded.serve import RunningServer, ServeSettings, serve_models
 from specollama.server.embedded.served_model import cut_middle
-from specollama.server.http.guard import BODY_LIMIT, is_local_host
+from specollama.server.http.guard import is_local_host
 
 ENDLESS = {"num_predict": -1, "temperature": 0, "stop": []}
 LONG_LIST = {"type": "array", "items": {"type": "integer"}, "minItems": 2000}
@@ -178,6 +182,44 @@ def test_a_cache_split_by_slot_as_in_stock_ollama_answers_the_same() -> None:
         assert ask(server, prompt="word " * 260, truncate=False).status_code == 400
 
 
+def nested(schema: Any, times: int) -> Any:
+    for _ in range(times):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("schemas", "refused"),
+    [
+        ([LONG_LIST], False),
+        ([{"type": "string", "maxLength": 100_000}], False),
+        ([{"properties": {"minItems": {"type": "integer", "minimum": 1e9}}}], False),
+        ([None, "json", 3, {"minItems": "many", "maxItems": True, "pattern": 3}], False),
+        ([{"pattern": "^[a-z]{2,8}{}$"}], False),
+        ([{"minItems": 30_000_000}], True),
+        ([{"minItems": 1e8}], True),
+        ([{"maxItems": 30_000_000}], True),
+        ([{"maxLength": 30_000_000}], True),
+        ([{"pattern": "^a{100000000}$"}], True),
+        ([{"pattern": "^a{1,100000000}$"}], True),
+        ([{"pattern": "^a{" + "9" * 5000 + "}$"}], True),
+        ([nested({"minItems": 10**8}, 20_000)], True),
+        ([{"anyOf": [{"minItems": 15_000}, {"minItems": 15_000}]}], True),
+        (["json", [{"function": {"parameters": {"properties": {"a": {"minItems": 10**8}}}}}]], True),
+    ],
+)
+def test_a_schema_counts_only_so_far(schemas: list[Any], refused: bool) -> None:
+    with pytest.raises(ApiError, match="this server takes") if refused else nullcontext():
+        check_schemas(*schemas)
+
+
+@pytest.mark.parametrize("path", ["/api/generate", "/api/chat"])
+def test_a_reply_of_a_huge_shape_is_refused_at_once(small: RunningServer, path: str) -> None:
+    body = {"model": "small", "prompt": "a", "messages": [{"role": "user", "content": "a"}]}
+    told = httpx.post(small.url + path, json={**body, "format": {"type": "array", "minItems": 30_000_000}})
+    assert (told.status_code, "30000000 repetitions" in told.text) == (400, True)
+
+
 def client(**arguments: Any) -> httpx.AsyncClient:
     """A client of a server without models."""
     transport = httpx.ASGITransport(make_app({}, **arguments))
@@ -190,7 +232,7 @@ async def test_a_body_over_32_mib_is_refused() -> None:
             yield b" " * 2**20
 
     async with client() as http:
-        for content in (b" " * (BODY_LIMIT + 1), endless()):
+        for content in (b" " * (REQUESTS.body + 1), endless()):
             response = await http.post("/api/generate", content=content)
             assert response.status_code == 413
             assert response.json() == {"error": "request body too large: the limit is 32 MiB"}

@@ -20,6 +20,7 @@ from specollama.backends.ollama.schema import Message
 from specollama.config.endpoints import Endpoint
 from specollama.config.settings import FileRef, ModelRef, PairSettings, PromptLookup
 from specollama.errors import RunError
+from specollama.pairs.feasibility import ReplyContext
 from specollama.pairs.pair import Pair
 from specollama.pairs.request import ChatInput
 from specollama.pairs.routes import local_models
@@ -33,6 +34,10 @@ def call(*words: str, state: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "specollama", *words]
     environ = {**os.environ, "XDG_STATE_HOME": str(state), "OLLAMA_HOST": "127.0.0.1:1"}
     return subprocess.run(command, capture_output=True, text=True, env=environ, timeout=120, check=False)
+
+
+def context(settings: PairSettings, options: dict[str, int]) -> ReplyContext:
+    return ReplyContext(settings, ChatInput([], options))
 
 
 @pytest.fixture
@@ -102,9 +107,9 @@ async def test_other_options_of_loading_open_the_pair_anew() -> None:
 async def test_a_pair_that_was_closed_meanwhile_fails_in_one_line() -> None:
     models, route = default_models(), LocalRoute({})
     settings = PairSettings(None, FileRef(models["draft"]), (PromptLookup.LOOKUP,))
-    opened = await route.open_models(settings, {"num_ctx": 256})
+    opened = await route.open_models(context(settings, {"num_ctx": 256}))
     assert not isinstance(opened, str)
-    assert await route.open_models(settings, {"num_ctx": 128}) is not opened
+    assert await route.open_models(context(settings, {"num_ctx": 128})) is not opened
     with pytest.raises(RunError, match="was closed: other options were asked for"):
         opened.encode("a")
     await route.close()
@@ -113,11 +118,11 @@ async def test_a_pair_that_was_closed_meanwhile_fails_in_one_line() -> None:
 async def test_a_request_given_up_while_the_pair_is_opened_anew_leaves_no_closed_one() -> None:
     models, route = default_models(), LocalRoute({})
     settings = PairSettings(None, FileRef(models["draft"]), (PromptLookup.LOOKUP,))
-    await route.open_models(settings, {"num_ctx": 256})
-    anew = asyncio.create_task(route.open_models(settings, {"num_ctx": 128}))
+    await route.open_models(context(settings, {"num_ctx": 256}))
+    anew = asyncio.create_task(route.open_models(context(settings, {"num_ctx": 128})))
     await asyncio.sleep(0)  # the old one is being closed
     anew.cancel()
-    opened = await route.open_models(settings, {"num_ctx": 256})
+    opened = await route.open_models(context(settings, {"num_ctx": 256}))
     assert not isinstance(opened, str)
     assert opened.encode("a")
     await route.close()

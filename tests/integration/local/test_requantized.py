@@ -83,14 +83,29 @@ async def test_a_copy_that_was_damaged_is_made_anew(draft: Path) -> None:
     assert requantize.copy_path(draft).stat().st_size == whole
 
 
+async def test_a_copy_that_was_damaged_before_it_was_ever_timed_is_made_anew(
+    draft: Path, weighed: Callable[[list[float], list[float]], None]
+) -> None:
+    weighed([0.010, 0.010], [0.004, 0.004])
+    copy = requantize.copy_path(draft)
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(b"GGUF and no more")
+    async with opened(draft) as pair:
+        assert pair.drafts[0].model.path == copy
+        assert not any("no quicker copy" in line for line in pair.pop_notices())
+
+
 async def test_a_copy_that_memory_does_not_suffice_for_stays(draft: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known(draft, {"": 1.0, "-requantized": 0.4})
     async with opened(draft):
         copy = requantize.copy_path(draft)
     free = iter([2**40, 2**40, 2**20])  # for the target's file and context, and then
     monkeypatch.setattr("specollama.backends.llama_cpp.model.free_memory", lambda: next(free))
-    with pytest.raises(RunError, match=r"needs .* of memory"):
-        await load_models(MODELS["draft"], {"draft": draft}, OPTIONS, lookup=False, requantize=True)
+    async with opened(draft) as pair:
+        assert pair.drafts == []
+        [notice] = pair.pop_notices()
+    assert notice.startswith("draft doesn't draft: ")
+    assert "of memory" in notice
     assert copy.exists()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from specollama.config.limits import REQUESTS, RequestLimits
 from specollama.config.loading import Config, load_config
 from specollama.server.proxy.serve import Proxy, serve_in_thread
 from tests.support.configured import written
@@ -79,9 +80,15 @@ def proxies(
     """Start a proxy in front of a URL, with further settings; answers its own URL and itself."""
     with ExitStack() as stack:
 
-        def start(url: str, token: str | None = None, environ: dict[str, str] | None = None, **parts: Any) -> Any:
+        def start(
+            url: str,
+            token: str | None = None,
+            environ: dict[str, str] | None = None,
+            limits: RequestLimits = REQUESTS,
+            **parts: Any,
+        ) -> Any:
             return stack.enter_context(
-                serve_in_thread(config(url, **parts), {**os.environ, **(environ or {})}, token=token)
+                serve_in_thread(config(url, **parts), {**os.environ, **(environ or {})}, token=token, limits=limits)
             )
 
         yield start

@@ -20,7 +20,7 @@ import pytest
 
 from specollama.config.schema import ServeTable
 from specollama.errors import ConfigError, MissingPackage, UsageError
-from specollama.server.http.listening import bind, required_token
+from specollama.server.http.listening import bind, given_token, required_token
 from specollama.server.proxy import requirements
 from specollama.server.proxy.serve import Proxy
 from tests.support.configured import written
@@ -94,6 +94,18 @@ def test_another_address_needs_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     assert required_token("127.0.0.1") is None
     with pytest.raises(UsageError, match=r"^0\.0\.0\.0 is open to other machines: set SPECOLLAMA_TOKEN"):
         required_token("0.0.0.0")
+
+
+@pytest.mark.parametrize("token", ["two\nlines", "schlüssel", "a b", "tab\t"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_token_that_nobody_could_send_is_refused_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, host: str, token: str
+) -> None:
+    monkeypatch.setenv("SPECOLLAMA_TOKEN", token)
+    with pytest.raises(UsageError, match=r"^SPECOLLAMA_TOKEN holds .* that no HTTP header can carry"):
+        required_token(host)
+    with pytest.raises(UsageError):
+        given_token()
 
 
 def test_too_many_requests_get_ollamas_words(misbehaving: Callable[..., Misbehaving], through: Through) -> None:

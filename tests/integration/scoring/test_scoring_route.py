@@ -306,7 +306,7 @@ async def test_a_server_with_one_slot_is_left_to_write_alone() -> None:
         (ChatInput(CHAT.messages, format="json"), {}, "format isn't passed on"),
         (CompletionInput("a", suffix="b"), {}, "suffix isn't passed on"),
         (replace(RAW, options={"typical_p": 0.5}), {}, r"vLLM has no typical_p \(= 0.5 here\)"),
-        (replace(RAW, options=WARM), {"rule": AcceptanceMethod.REJECTION}, "rule rejection needs the distribution"),
+        (replace(RAW, options=WARM), {"rule": AcceptanceMethod.REJECTION}, "rule rejection can't be kept lossless"),
     ],
 )
 async def test_what_an_engine_is_not_asked_for_is_refused_in_a_line(ask: object, given: dict, says: str) -> None:  # type: ignore[type-arg]

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specollama.backends.llama_cpp.gumbel import BLOCK, best_with_noise, gumbel_noise, top_tokens
 from specollama.backends.llama_cpp.sampler import (
     Sampler,
     apply_penalties,
-    gumbel_noise,
     log_probability,
     top_token_and_probability,
 )
@@ -179,3 +179,50 @@ def test_where_no_token_can_be_drawn_it_is_said_in_one_line(logits: np.ndarray, 
     options = SamplingOptions(temperature=1.0, top_p=1.0, **changes)  # type: ignore[arg-type]
     with np.errstate(all="ignore"), pytest.raises(RunError, match=r"^there is no token to draw: [^\n]+$"):
         Sampler(options, 1).draw(logits, [0], 0)
+
+
+def wide_row(seed: int, size: int, ties: bool) -> np.ndarray:
+    """Logits over several blocks of tokens, with one that stands out; with ties, many share a value."""
+    random = np.random.default_rng(seed)
+    logits = random.normal(0, 3, size)
+    logits[random.integers(size)] += 6
+    return (np.round(logits) if ties else logits).astype(np.float32)
+
+
+SIZES = [1, BLOCK - 1, BLOCK, 3 * BLOCK + 1, 700]
+
+
+@given(st.integers(0, 10_000), st.sampled_from(SIZES), st.booleans(), st.sampled_from([1, 5, 40, 700]))
+def test_the_best_tokens_are_those_of_a_stable_sort(seed: int, size: int, ties: bool, count: int) -> None:
+    logits = wide_row(seed, size, ties)
+    assert top_tokens(logits, count).tolist() == np.argsort(-logits, kind="stable")[:count].tolist()
+
+
+@given(st.integers(0, 10_000), st.sampled_from(SIZES), st.booleans(), st.sampled_from([0.1, 0.8, 1.0, 5.0]))
+def test_a_draw_from_all_tokens_is_the_best_sum_of_score_and_noise(
+    seed: int, size: int, ties: bool, temperature: float
+) -> None:
+    logits = wide_row(seed, size, ties)
+    sums = logits.astype(np.float64) / temperature + gumbel_noise(seed, 7, np.arange(size))
+    assert best_with_noise(logits, temperature, seed, 7) == int(np.argmax(sums))
+
+
+@given(
+    st.integers(0, 10_000),
+    st.sampled_from(SIZES),
+    st.sampled_from([0, 2, 40]),
+    st.sampled_from([0.0, 0.3, 0.9, 1.0]),
+    st.sampled_from([0.0, 0.05, 1.0]),
+)
+def test_short_cuts_over_a_large_vocabulary_keep_the_tokens_of_the_plainest_sampler(
+    seed: int, size: int, top_k: int, top_p: float, min_p: float
+) -> None:
+    logits = wide_row(seed, size, ties=False)
+    options = SamplingOptions(temperature=0.8, top_k=top_k, top_p=top_p, min_p=min_p)
+    raw = np.exp(logits.astype(float)) / np.exp(logits.astype(float)).sum()
+    expected = sampled(dict(enumerate(raw.tolist())), options)
+    tokens, probabilities = Sampler(options, 1).distribution(logits, [])
+    assert tokens.tolist() == list(expected)
+    assert probabilities.tolist() == pytest.approx(list(expected.values()), abs=1e-6)
+    drawn = int(tokens[np.argmax(np.log(probabilities) + gumbel_noise(seed, 3, tokens))])
+    assert Sampler(options, seed).draw(logits, [], 3) == drawn

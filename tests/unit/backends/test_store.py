@@ -40,6 +40,11 @@ def found(store: Path, name: str, digest: str = "") -> Path | None:
         ("someone/model:tag", "registry.ollama.ai/someone/model/tag"),
         ("hf.co/user/repo:Q4_K_M", "hf.co/user/repo/Q4_K_M"),
         ("registry.local:5000/team/model", "registry.local:5000/team/model/latest"),
+        ("Q05", "registry.ollama.ai/library/q05/latest"),
+        ("q05:latest", "registry.ollama.ai/library/Q05/latest"),
+        ("ns/Q05Big:V1", "registry.ollama.ai/ns/q05big/v1"),
+        ("https://registry.ollama.ai/library/q05", "registry.ollama.ai/library/q05/latest"),
+        ("HTTP://hf.co/user/repo:q4_k_m", "hf.co/User/Repo/Q4_K_M"),
     ],
 )
 def test_a_name_leads_to_the_file_with_the_weights(tmp_path: Path, name: str, within: str) -> None:
@@ -57,7 +62,9 @@ def test_another_model_of_the_same_name_is_not_taken(tmp_path: Path) -> None:
     assert found(tmp_path, "m", sha256(manifest.read_bytes()).hexdigest()) is not None
 
 
-@pytest.mark.parametrize("name", ["../../etc:passwd", "a/../b", "..", "a/b/c/d", "a\\b"])
+@pytest.mark.parametrize(
+    "name", ["../../etc:passwd", "a/../b", "..", "a/b/c/d", "a\\b", "m" * 300, "a\0b", ":tag", "a/"]
+)
 def test_a_name_leads_nowhere_outside(tmp_path: Path, name: str) -> None:
     with pytest.raises(RunError, match="isn't the name of an installed model"):
         found(tmp_path, name)
@@ -70,6 +77,34 @@ def test_what_one_file_does_not_hold_is_refused(tmp_path: Path, media: tuple[str
     install(tmp_path, "registry.ollama.ai/library/m/latest", *media)
     with pytest.raises(RunError, match=words):
         found(tmp_path, "m")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[" * 100_000,
+        '{"layers":' * 50_000,
+        "[]",
+        '{"layers": 3}',
+        *(
+            json.dumps({"layers": [{"mediaType": MODEL, "digest": digest}]})
+            for digest in ("../../../etc/passwd", "/etc/passwd", "sha256:../x", "sha256:12", "", "sha256-" + "0" * 65)
+        ),
+    ],
+)
+def test_a_manifest_that_is_none_or_leads_out_of_the_store_is_told_in_one_line(tmp_path: Path, content: str) -> None:
+    install(tmp_path, "registry.ollama.ai/library/m/latest", MODEL).write_text(content)
+    with pytest.raises(RunError, match=r"latest: it isn't a manifest of Ollama's") as fault:
+        found(tmp_path, "m")
+    assert "\n" not in str(fault.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs here")
+def test_a_fifo_in_the_store_is_not_waited_for(tmp_path: Path) -> None:
+    manifest = install(tmp_path, "registry.ollama.ai/library/m/latest", MODEL)
+    manifest.unlink()
+    os.mkfifo(manifest)
+    assert found(tmp_path, "m") is None
 
 
 def test_a_blob_that_is_gone_is_told_with_what_to_do(tmp_path: Path) -> None:

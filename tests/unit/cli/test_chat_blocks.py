@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from specollama.cli.chat.markdown_stream import LineBlocks, MarkdownBlocks, settled_length
-from specollama.cli.terminal.output import escape_controls
+from specollama.cli.terminal.escaping import escape_controls
 from specollama.spec_decode.events import Text
 from specollama.spec_decode.types import Origin
 
@@ -109,6 +109,9 @@ def test_the_tail_is_shown_without_a_fence_that_is_just_beginning() -> None:
 
 def test_control_characters_of_a_model_steer_no_terminal() -> None:
     assert escape_controls("a\x1b[2J\x07\tb\n\x9bc\x7f") == "a␛[2J␇\tb\n\ufffdc␡"
+    assert escape_controls("a\u202eb\u2066c\u2028d") == "a\\u202eb\\u2066c\\u2028d"
+    kept = "👩\u200d🚀 می\u200cخواهم ש\u200f!"
+    assert escape_controls(kept) == kept
     blocks = LineBlocks()
     blocks.feed(Text("\x1b]52;c;eA==\x07", Origin.PLAIN))
     assert printed(blocks.rest()) == ["␛]52;c;eA==␇"]

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from specollama.cli.terminal import output
-from specollama.spec_decode.events import Done, Status, Text
+from specollama.spec_decode.events import Done, Status, Text, ToolCalls
 from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import DoneReason, Origin
 
@@ -52,7 +52,7 @@ def test_markup_in_a_reply_is_text(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_no_control_character_is_in_json_and_its_meaning_stays(capsys: pytest.CaptureFixture[str]) -> None:
-    controls = "".join(map(chr, [*range(32), *range(0x7F, 0xA0)]))
+    controls = "".join(map(chr, [*range(32), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x2070)]))
     output.json_display()(Text(f"Grün 雪 {controls}\x9b2J", Origin.PLAIN))
     shown = capsys.readouterr().out
 
@@ -73,7 +73,19 @@ def test_control_characters_steer_no_terminal(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # as at a terminal
     show = output.text_display(origin=False, stats=False)
-    show(Text("\x1b[2Ja\n", Origin.PLAIN))
+    show(Text("\x1b[2Ja\u202e\n", Origin.PLAIN))
+    show(Text("\u202ethought", Origin.PLAIN, thinking=True))
+    show(ToolCalls(({"function": {"name": "\u202ef"}},)))
     show(Done(DoneReason.STOP, Stats()))
 
-    assert capsys.readouterr().out.startswith("␛[2Ja\n")
+    shown = capsys.readouterr()
+    assert shown.out.startswith("␛[2Ja\\u202e\n")
+    assert "\u202e" not in shown.out + shown.err
+
+
+def test_in_a_pipe_the_answer_is_what_the_model_wrote(capsys: pytest.CaptureFixture[str]) -> None:
+    show = output.text_display(origin=False, stats=False)
+    show(Text("\x1b[2Ja\u202e\n", Origin.PLAIN))
+    show(Done(DoneReason.STOP, Stats()))
+
+    assert capsys.readouterr().out.startswith("\x1b[2Ja\u202e\n")

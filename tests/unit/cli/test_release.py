@@ -218,6 +218,32 @@ def test_a_command_gets_each_approved_item_once_as_json(call: Call) -> None:
     assert (ended["kind"], ended["code"]) == ("ran", 0)
 
 
+def test_what_went_out_in_a_file_is_sent_by_a_command_only_where_that_is_asked_for(call: Call) -> None:
+    assert call("release", "run", "-o", str(OUT)).code == 0
+    told = "2 items went out in a file before: not sent again (--again sends what did)\n"
+    assert call("release", "run", "--exec", "true").err.startswith(told)
+    shown = call("release", "run", "--exec", sender(KEEP), "--go")
+    assert (shown.code, shown.err) == (0, told + "0 items sent\n")
+    assert not Path("sent").exists()
+    assert call("release", "run", "--exec", sender(KEEP), "--go", "--again").err == "sent: a\nsent: b\n2 items sent\n"
+    assert call("release", "run", "--exec", sender(KEEP), "--go", "--again").err == "0 items sent\n"
+
+
+def test_what_a_command_sent_goes_into_a_file_only_where_that_is_asked_for(call: Call) -> None:
+    assert call("release", "run", "--exec", sender(KEEP), "--go").code == 0
+    shown = call("release", "run", "-o", str(OUT))
+    assert (shown.code, OUT.exists()) == (2, False)
+    assert shown.err.startswith("2 items went out by a command before: not sent again (--again sends what did)\n")
+    assert "error: run: all that is approved may have gone out by a command before; --again releases it" in shown.err
+    assert call("release", "run", "-o", str(OUT), "--again").code == 0
+    assert [line["id"] for line in lines(OUT)] == ["a", "b"]
+
+
+def test_a_file_and_a_command_of_one_call_both_get_each_item(call: Call) -> None:
+    shown = call("release", "run", "-o", str(OUT), "--exec", sender(KEEP), "--go")
+    assert (shown.code, shown.err) == (0, f"2 items written to {OUT}\nsent: a\nsent: b\n2 items sent\n")
+
+
 def test_no_shell_reads_the_command(call: Call) -> None:
     shown = call("release", "run", "--exec", sender("import sys; print(sys.argv[1:])") + " '$HOME' `id` *", "--go")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from specollama.backends.llama_cpp.sampler import Sampler
 from specollama.pairs.drafters import DrafterSet
 from specollama.pairs.feasibility import ReplyContext
 from specollama.pairs.request import CompletionInput
-from specollama.pairs.routes.scoring import ScoringPlan, scoring_events
+from specollama.pairs.routes.scoring import ScoringPlan
 from specollama.pairs.routes.scoring_feasibility import EnginePrompt
 from specollama.pairs.routes.scoring_models import ScoringModels
 from specollama.spec_decode.types import DoneReason, SamplingOptions
@@ -44,6 +44,8 @@ from tests.support.made_up import (
     said,
 )
 from tests.support.scoring_replies import settings
+
+pytestmark = pytest.mark.no_cover  # thousands of replies that run nothing the other tests don't
 
 EQUAL = 1e-6
 PROMPT = "."
@@ -150,10 +152,12 @@ SCENES = {
 
 
 async def law_of(of: Scene, can: Capabilities, lookahead: Lookahead, options: SamplingOptions) -> dict[str, float]:
+    known = dict[Hashable, tuple[Any, Any]]()
+
     async def experiment(chance: Chance) -> str:
         engine, clock = EveryEngine(of.target, chance, can), Clock()
         with pytest.MonkeyPatch.context() as patch:
-            only_made_up(patch, chance, clock)
+            only_made_up(patch, chance, clock, known)
             drafts = pair(of.target, of.draft, clock).drafters.drafts
             drafting = DrafterSet(
                 drafts, of.draft is None, Path("nowhere"), pair(of.target, None, clock).drafters.profile
@@ -164,7 +168,7 @@ async def law_of(of: Scene, can: Capabilities, lookahead: Lookahead, options: Sa
             prompted = EnginePrompt(of.target.vocabulary.encode(PROMPT), PROMPT)
             asked = settings("vllm", "http://made-up", lookahead=lookahead)
             context = ReplyContext(asked, CompletionInput(PROMPT, asdict(options)))
-            async with aclosing(scoring_events(ScoringPlan(scoring, prompted, context), asked)) as events:
+            async with aclosing(ScoringPlan(scoring, prompted, context).events()) as events:
                 return await said(events)
 
     return await law(experiment)

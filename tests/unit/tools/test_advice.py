@@ -11,6 +11,7 @@ import pytest
 
 from specollama.config.endpoints import Endpoint
 from specollama.config.settings import ModelRef, PairSettings
+from specollama.pairs.routes.local import PackageMissing
 from specollama.spec_decode.types import Route
 from specollama.tools.doctor.advice import give_advice, known_faults, server_advice
 from specollama.tools.doctor.config_changes import config_changes, why_unchanged
@@ -19,12 +20,13 @@ from specollama.tools.doctor.findings import (
     LanesFinding,
     Loaded,
     LocalFinding,
+    Misfit,
     NativeFinding,
     PairFindings,
     RouteFinding,
     ServerFinding,
 )
-from specollama.tools.doctor.route_forecast import ASSUMED_ACCEPTANCE, forecast_routes
+from specollama.tools.doctor.route_forecast import ASSUMED_PROFILE, forecast_routes
 
 HERE = "http://127.0.0.1:11434"
 SERVER = ServerFinding(HERE, "default", local=True, version="0.33.0", engine="llama-server", round_trip=0.001)
@@ -134,12 +136,12 @@ def test_prompts_that_are_read_again_and_a_server_that_drafts_by_itself_are_told
 
 
 def test_other_tokenizers_and_shorter_contexts() -> None:
-    [other] = found(tokenizers="different, drafts are put into the target's tokens: token 5 is 'a' and 'b'")
+    [other] = found(tokenizers=Misfit("different, drafts are put into the target's tokens: token 5 is 'a' and 'b'"))
     assert other.lines == ("specollama pairs suggest",)
     [short] = found(context_lengths=(8192, 2048))
     assert short.lines == ("[pairs.coder.options]", "num_ctx = 8192")
     assert found(context_lengths=(2048, 8192)) == []
-    [marks] = found(delimiters="not ones of the draft's: <|im_end|>")
+    [marks] = found(delimiters=Misfit("not ones of the draft's: <|im_end|>"))
     assert "<|im_end|>" in marks.what
     assert found(delimiters="not known", tokenizers="not known") == []
 
@@ -160,7 +162,7 @@ def test_a_slower_route_that_was_set_is_told_with_the_line_to_write() -> None:
 
 
 def test_a_missing_package_is_told_with_how_to_install_it() -> None:
-    [only] = found(local="local: gguf isn't installed: `pip install 'specollama[local]'`")
+    [only] = found(local=PackageMissing("local: gguf isn't installed: `pip install 'specollama[local]'`"))
     assert only.lines == ("pip install 'specollama[local]'",)
 
 
@@ -224,8 +226,8 @@ LOCAL = LocalFinding("big", {1: 0.075, 2: 0.102, 4: 0.134, 8: 0.169, 16: 0.246},
 
 
 def expected(**given: Any) -> dict[Route, RouteFinding]:
-    chosen = {"local": LOCAL, "lanes": LANES, "native": NativeFinding(HERE), "asked_lanes": 8, **given}
-    return {each.route: each for each in forecast_routes(ASSUMED_ACCEPTANCE, **chosen)}
+    chosen = {"local": LOCAL, "lanes": LANES, "native": NativeFinding(HERE), "max_rows": 8, **given}
+    return {each.route: each for each in forecast_routes(ASSUMED_PROFILE, **chosen)}
 
 
 def test_all_routes_are_weighed_by_what_was_measured() -> None:
@@ -244,7 +246,7 @@ def test_all_routes_are_weighed_by_what_was_measured() -> None:
     [
         ({"logprobs": False}, "the server gives no log-probabilities"),
         ({"itself": True}, "the server drafts by itself, and tells nothing of those tokens"),
-        ({"resident": False}, "draft and target evict each other"),
+        ({"resident": False}, "draft and target evict each other: the server's memory doesn't hold both"),
     ],
 )
 def test_why_rows_can_not_be_asked_for(changes: dict[str, Any], why: str) -> None:
