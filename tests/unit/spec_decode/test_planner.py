@@ -17,6 +17,7 @@ from specollama.spec_decode.calibration import (
 )
 from specollama.spec_decode.cost_curve import CostCurve
 from specollama.spec_decode.planner import Planner
+from specollama.spec_decode.reply_length import ReplyLengths
 from specollama.spec_decode.types import AcceptanceMethod, Draft, Origin, OutputToken, RoundRecord, Token, VerifyResult
 from tests.support.simulated import RIGHT, WRONG, Fixed, Machine, rate_of_several
 
@@ -163,6 +164,40 @@ def test_passes_slower_than_those_measured_do_not_hold_the_first_draft_back() ->
     assert plain_rounds_before_the_first_draft(1.5 * measured) <= plain_rounds_before_the_first_draft(measured)
 
 
+def test_a_new_drafter_is_tried_within_the_larger_budget_of_a_first_reply() -> None:
+    assert plain_rounds_before_the_first_draft(MACHINES["bound by memory"].passes[1]) <= 12
+
+
+def test_after_a_costly_rejected_draft_a_new_drafter_waits_until_plain_rounds_make_up_for_it() -> None:
+    chosen = begun(drafters={"model": DrafterStats(0.019)})
+    plain = VerifyResult((OutputToken(Token("a"), Origin.PLAIN),))
+    recovered = VerifyResult((OutputToken(Token("a"), Origin.RECOVERED),), drafted=1, tested=1)
+    chosen.learn(RoundRecord(draft(0.9), recovered, draft_seconds=1.0, score_seconds=0.1))
+    for _ in range(15):  # of 75 ms: a fifteenth of that may be lost
+        assert chosen.pick_drafter({"model": 1}) is None
+        chosen.learn(RoundRecord(Draft(), plain, score_seconds=0.075))
+
+
+def test_a_new_drafter_does_not_read_a_long_text_within_a_small_budget() -> None:
+    chosen = begun(drafters={"model": DrafterStats(0.019, prefill_seconds_per_token=0.004)})
+    plain = VerifyResult((OutputToken(Token("a"), Origin.PLAIN),))
+    for _ in range(50):
+        assert chosen.pick_drafter({"model": 5_000}) is None
+        chosen.learn(RoundRecord(Draft(), plain, score_seconds=0.075))
+
+
+def test_a_long_text_is_not_read_where_only_a_few_replies_are_long_enough_to_repay_it() -> None:
+    lengths = ReplyLengths()
+    for tokens in [10] * 16 + [4_000] * 4:
+        for before in range(tokens):
+            lengths.observe_progress(before, before + 1)
+        lengths.observe_end(tokens)
+    sources = {"model": DrafterStats(0.019, prefill_seconds_per_token=0.004, calibration=known(0.9))}
+    chosen = begun(drafters=sources, reply_lengths=lengths)
+    assert lengths.expected_tokens(1, None) > 400
+    assert chosen.pick_drafter({"model": 1_000}) is None
+
+
 def test_a_text_that_would_take_too_long_to_read_is_not_read_for_a_short_reply() -> None:
     sources = {"model": DrafterStats(0.019, prefill_seconds_per_token=0.004, calibration=known(0.9))}
     assert begun(drafters=sources, token_limit=40).pick_drafter({"model": 5_000}) is None
@@ -173,6 +208,7 @@ def test_a_model_drafts_only_where_it_is_hoped_to_bring_more_than_what_was_found
     sources = {"model": DrafterStats(0.019, calibration=known(0.9))}
     assert begun(drafters=sources).pick_drafter({"model": 1}, instead=0.1) == "model"
     assert begun(drafters=sources).pick_drafter({"model": 1}, instead=20.0) is None
+    assert begun(drafters=sources).pick_drafter({"model": 1}, instead=3.0) is None
 
 
 def test_what_was_not_sent_is_learnt_from_as_well() -> None:
