@@ -49,7 +49,10 @@ def pairs(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
 ) -> None:
-    """Show each pair: its servers and models, whether they fit, and the route that a reply would take."""
+    """Show each pair: its servers and models, whether they fit, and the route that a reply would take.
+
+    Ends with 1 if no target can be used.
+    """
     known = options.load_configuration(config)
     chosen = names or list(known.table.pairs)
     if not chosen:
@@ -60,6 +63,8 @@ def pairs(
     else:
         for finding in findings:
             _show(finding)
+    if all(finding.target.fault for finding in findings):
+        raise typer.Exit(1)  # what is shown has said why
 
 
 async def _survey_all(config: Config, names: list[str], *, measure: bool) -> list[PairFinding]:
