@@ -47,6 +47,18 @@ _NEEDED, _TRACED = 2, 5  # most probable tokens per position: for a comparison, 
 _LOADING = ("num_ctx", "num_thread", "num_gpu", "use_mmap")  # options that require the models to be loaded again
 
 
+class LocalObstacle(str):
+    """Why a target whose weights are on this machine isn't opened in process; "" if it can be."""
+
+    __slots__ = ()
+
+
+class PackageMissing(LocalObstacle):
+    """Why: a package isn't installed."""
+
+    __slots__ = ()
+
+
 class LocalRoute(ReplyRoute):
     """Loads the pair's models at its first reply and holds them until `close`.
 
@@ -70,6 +82,18 @@ class LocalRoute(ReplyRoute):
         pair, self._pair = self._pair, None  # before the await: no other task may get closed models
         if pair:
             await pair.close()
+
+    async def unload(self) -> None:
+        """Free the models as soon as no reply uses them. The next reply loads them again."""
+        async with self._opening:
+            if self._pair:
+                async with self._pair.reply_lock:
+                    await self.close()
+
+    @property
+    def loaded(self) -> LocalModels | None:
+        """The models, while they are in memory."""
+        return self._pair
 
     @property
     def context_length(self) -> int | None:
@@ -160,7 +184,7 @@ class LocalRoute(ReplyRoute):
                 except RunError as error:
                     if isinstance(settings.target, FileRef):
                         raise
-                    return f"local: {error}"
+                    return _obstacle(error)
                 if isinstance(found, str):
                     return found
                 self._pair, self._opened_by = found, wanted
@@ -254,14 +278,20 @@ def _file(model: DraftRef, environ: Mapping[str, str], digest: str = "") -> Path
     return model_store.find_weights(model.model, environ, digest) if isinstance(model, ModelRef) else None
 
 
-def why_not_local() -> str:
+def why_not_local() -> LocalObstacle:
     """The reason, in one line, why loading a model in process would be slow on this machine; "" if there is none."""
     try:
         offloads = offloads_to_gpu()
     except MissingPackage as error:
-        return f"local: {error}"
+        return _obstacle(error)
     gpu = (platform.system(), platform.machine()) == ("Darwin", "arm64") or has_gpu_memory()
-    return "local: this machine has a GPU that the installed llama.cpp wasn't built for" if gpu and not offloads else ""
+    if gpu and not offloads:
+        return LocalObstacle("local: this machine has a GPU that the installed llama.cpp wasn't built for")
+    return LocalObstacle()
+
+
+def _obstacle(error: RunError) -> LocalObstacle:
+    return (PackageMissing if isinstance(error, MissingPackage) else LocalObstacle)(f"local: {error}")
 
 
 def _quantisation(plan: LocalPlan) -> str:

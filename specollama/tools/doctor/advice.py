@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from shlex import quote
 
 from specollama.config.validation import dotted_key
+from specollama.pairs.routes.local import LocalObstacle, PackageMissing
 from specollama.spec_decode.types import Route
-from specollama.tools.doctor.findings import Advice, LanesFinding, PairFindings, RouteFinding, ServerFinding
+from specollama.tools.doctor.findings import Advice, LanesFinding, Misfit, PairFindings, RouteFinding, ServerFinding
 
 LANES_AT_ONCE = 8
 _GAIN = 1.05  # below, a change isn't worth the trouble
@@ -86,10 +87,10 @@ def _instead(fault: str, found: PairFindings) -> str:
 
 def _tokenizer(found: PairFindings) -> Iterator[Advice]:
     where = found.draft_server.url if found.draft_server else found.name
-    if found.tokenizers.startswith("different"):
+    if isinstance(found.tokenizers, Misfit):
         words = "take a draft of the target's own family: drafts of another vocabulary are put into the target's tokens"
         yield Advice(f"tokenizers: {found.tokenizers}", where, words, lines=("specollama pairs suggest",))
-    if found.delimiters.startswith("not ones"):
+    if isinstance(found.delimiters, Misfit):
         words = "take a draft that knows the target's chat: what it drafts at a turn's end is rejected"
         yield Advice(f"delimiters: {found.delimiters}", where, words)
 
@@ -106,8 +107,8 @@ def _contexts(found: PairFindings) -> Iterator[Advice]:
 
 def _local(found: PairFindings) -> Iterator[Advice]:
     """Why the target isn't opened in process: first, since no other route gains as much on most machines."""
-    if isinstance(found.local, str) and found.local.startswith("local: ") and _worth_opening(found):
-        install = ("pip install 'specollama[local]'",) if "isn't installed" in found.local else ()
+    if isinstance(found.local, LocalObstacle) and _worth_opening(found):
+        install = ("pip install 'specollama[local]'",) if isinstance(found.local, PackageMissing) else ()
         yield Advice(found.local, found.name, "the route local is the one that gains on most machines", lines=install)
 
 

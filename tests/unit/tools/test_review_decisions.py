@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specollama.errors import RunError, UsageError
@@ -37,6 +37,7 @@ from specollama.tools.review.release import (
 )
 from specollama.tools.review.run_folder import ReviewRun, open_run
 from specollama.tools.review.state import CommandStatus, EntryRefused, ItemStatus
+from tests.support.draws import examples
 from tests.support.review_runs import answered, first, run_of, synced
 
 
@@ -223,7 +224,7 @@ WHATS = [
 STEPS = st.tuples(st.sampled_from(WHATS), st.sampled_from("ab"), st.sampled_from(REVIEWERS), st.sampled_from(TEXTS))
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(steps=st.lists(STEPS, min_size=12, max_size=30), quorum=st.integers(1, 2))
 def test_nothing_unapproved_ever_leaves(steps: list[tuple[str, str, str, str]], quorum: int) -> None:
     with tempfile.TemporaryDirectory() as place:
