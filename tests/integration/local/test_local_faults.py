@@ -24,6 +24,7 @@ from specollama.server.embedded.default_models import packaged_model
 from specollama.spec_decode.events import Done, Status, Text
 from specollama.spec_decode.types import Route
 from tests.support.local_replies import COLD, reply, settings, turn
+from tests.support.tiny_models import random_model
 
 
 async def refusal(path: Path, options: LoadOptions | None = None) -> str:
@@ -99,14 +100,14 @@ async def test_a_file_needs_no_server() -> None:
 
 
 def _recurrent(folder: Path) -> Path:
-    """A model that llama.cpp opens, and that can't take back what it has read, as it says of itself."""
-    return Path(shutil.copyfile(packaged_model(), folder / "recurrent.gguf"))
+    """A model that can't take back what it has read, as `unfit` has llama.cpp say of it."""
+    return random_model(folder / "recurrent.gguf", 3)
 
 
 def _cut(folder: Path) -> Path:
-    file = Path(shutil.copyfile(packaged_model(), folder / "cut.gguf"))
+    file = random_model(folder / "cut.gguf", 3)
     with file.open("r+b") as stream:
-        stream.truncate(20_000_000)
+        stream.truncate(file.stat().st_size // 2)
     return file
 
 
@@ -133,25 +134,28 @@ def unfit(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("unfit", UNFIT, indirect=True)
-async def test_a_draft_that_can_not_be_used_is_left_out_with_its_name_and_the_reason(unfit: tuple[Path, str]) -> None:
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another draft"])
+async def test_a_draft_that_can_not_be_used_is_left_out_with_its_name_and_the_reason(
+    unfit: tuple[Path, str], beside: bool, tmp_path: Path
+) -> None:
+    """Prompt lookup, and the other draft, go on."""
     file, why = unfit
-    plain = await events(pair_settings(packaged_model()), asked())
-    told = await events(pair_settings(packaged_model(), file), asked())
-    assert str(told[0]).startswith("speculation: off (no draft model can be used; ")
-    assert f"{file} doesn't draft: " in str(told[0])
-    assert why in str(told[0])
-    assert _said(told) == _said(plain)
-
-
-@pytest.mark.parametrize("unfit", UNFIT, indirect=True)
-async def test_a_draft_that_can_not_be_used_takes_no_other_drafter_with_it(unfit: tuple[Path, str]) -> None:
-    file, why = unfit
-    chosen = pair_settings(packaged_model(), file, packaged_model())
-    chosen = replace(chosen, drafts=(*chosen.drafts, PromptLookup.LOOKUP))
-    told = await events(chosen, asked())
+    target = random_model(tmp_path / "target.gguf", 1)
+    others = (random_model(tmp_path / "other.gguf", 2),) if beside else ()
+    plain = await events(replace(pair_settings(target), route=Route.PLAIN), asked())
+    told = await events(pair_settings(target, file, *others), asked())
     assert str(told[0]).startswith("speculation: on (local, ")
-    assert f"{file} doesn't draft: " in str(told[0])
+    assert f"{file.name} doesn't draft: " in str(told[0])
     assert why in str(told[0])
+    assert isinstance(told[-1], Done)
+    assert _said(told) == _said(plain) != ""
+
+
+async def test_where_no_draft_can_be_used_the_reply_is_plain_and_says_why(tmp_path: Path) -> None:
+    target = random_model(tmp_path / "target.gguf", 1)
+    told = await events(pair_settings(target, tmp_path / "one.gguf", tmp_path / "two.gguf"), asked())
+    assert str(told[0]).startswith("speculation: off (no draft model can be used; one.gguf doesn't draft: ")
+    assert "two.gguf doesn't draft: " in str(told[0])
     assert isinstance(told[-1], Done)
 
 
