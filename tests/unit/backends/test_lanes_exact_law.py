@@ -292,3 +292,6 @@ async def test_a_reply_has_exactly_the_distribution_of_the_targets_own(
     monkeypatch.setattr(target, "_EXTENSIONS", scene.extensions)
     expected = await law(scene.plain)
     assert await law(scene.reply) == pytest.approx(expected, abs=1e-12)
+    # Long steps alone, so that good cuts, ends and limits lie within them and not behind the first token.
+    monkeypatch.setattr(ParallelTarget, "_extension_sizes", lambda self, hidden: scene.extensions)
+    assert await law(scene.reply) == pytest.approx(expected, abs=1e-12)

@@ -182,9 +182,9 @@ def test_where_no_token_can_be_drawn_it_is_said_in_one_line(logits: np.ndarray, 
 
 
 def wide_row(seed: int, size: int, ties: bool) -> np.ndarray:
-    """Logits over several blocks of tokens, with one that stands out; with ties, many share a value."""
+    """Logits over several blocks of tokens, flat or not, with one that stands out; with ties, many share a value."""
     random = np.random.default_rng(seed)
-    logits = random.normal(0, 3, size)
+    logits = random.normal(0, random.choice([0.3, 3]), size)
     logits[random.integers(size)] += 6
     return (np.round(logits) if ties else logits).astype(np.float32)
 
