@@ -1,4 +1,4 @@
-"""Models that a pair opens in process: options, timings, and quicker copies of drafts."""
+"""Loads a pair's models in this process: options, timings, and faster requantized copies of draft models."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class LoadedModel:
         return self.key.removesuffix(_REQUANTIZED)
 
     def measure(self) -> None:
-        """Time it anew. Raises RunError when llama.cpp fails."""
+        """Time the model again. Raises RunError when llama.cpp fails."""
         self.costs = _profile(self.model, self.vocabulary, self.timing)
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ def load_options(options: Mapping[str, Any], settings: PairSettings) -> LoadOpti
 
 @dataclass(slots=True)
 class ModelLoader:
-    """Opens models and times those that weren't yet; a draft model as what is quickest.
+    """Loads models, and times those without a profile. Of a draft model it loads the fastest copy.
 
     `profiles`: the models' costs, by key; `notices`: lines for the user.
     """

@@ -10,19 +10,19 @@ from typing import Any, Protocol
 from specollama.spec_decode.acceptance import position_seed
 from specollama.spec_decode.types import DISTRIBUTION_OPTIONS, DoneReason, SamplingOptions, Token
 
-REPLACEMENT = "\ufffd"  # what tokenizers print for a part of a character
+REPLACEMENT = "\ufffd"  # what engines write for an incomplete character
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What an engine's API can do.
 
-    `one_pass`: all places of a draft are scored in one pass, at temperature 0. `renders_chats`: it tells what prompt it
-    makes of a chat. `detokenizes`: it tells what any token prints. `penalizes_prompt`: penalties count the tokens of
-    the prompt, so that a reply sent again is penalised as before.
+    `one_pass`: the engine scores all places of a draft in one pass, at temperature 0. `renders_chats`: it returns the
+    prompt that it makes of a chat. `detokenizes`: it returns the text of any token. `penalizes_prompt`: penalties
+    count the prompt's tokens, so that a reply sent back as part of the prompt is penalised as before.
 
-    `unsupported_options`: sampling options by Ollama's names that it doesn't have. `takes_seed`: one seed for each
-    request may be given; `needs_seed`: and has to be, since without one all rows of a request would be drawn alike.
+    `unsupported_options`: sampling options, by Ollama's names, that the engine lacks. `takes_seed`: a request may have
+    a seed. `needs_seed`: a request must have one, or the engine samples all its rows with the same noise.
     """
 
     one_pass: bool = False
@@ -38,8 +38,8 @@ class Capabilities:
 class EngineInfo:
     """Facts that an engine reports about itself. None: not reported.
 
-    `context_length`: tokens of a text, the reply's included; `slots`: requests that it works on at once, None: as many
-    as it likes. `strips_leading_space`: a token printed by itself may be without its leading space.
+    `context_length`: tokens of prompt and reply together. `slots`: requests that the engine serves at once; None: no
+    fixed number. `strips_leading_space`: the engine may drop the leading space of a token that it detokenizes alone.
     """
 
     name: str
@@ -53,8 +53,7 @@ class EngineInfo:
 class SampledToken:
     """The engine's sample after a sequence of tokens.
 
-    `text` is "" where the token has none of its own: a control token, a part of a character. `end`: the reply is over,
-    `token` then doesn't count.
+    `text` is "" for a control token and for an incomplete character. `end`: the reply is over, and `token` is ignored.
     """
 
     token: int
@@ -66,9 +65,10 @@ class SampledToken:
 
 @dataclass(frozen=True, slots=True)
 class StreamPiece:
-    """A piece of a plain stream. `end`: the stream is over, and so many tokens of it had no text (`hidden_tokens`).
+    """A piece of a stream without speculation.
 
-    `missing`: what of the reply isn't shown, and why.
+    The last piece has `end`, and `hidden_tokens`: the number of the stream's tokens without text. `missing`:
+    which part of the reply isn't shown, and why.
     """
 
     text: str
@@ -79,9 +79,10 @@ class StreamPiece:
 
 @dataclass(frozen=True, slots=True)
 class DrawSettings:
-    """How tokens are drawn: `options` at their effective value, and `seed`, the base of the position seeds.
+    """How the engine samples: `options` at their effective values, and `seed`, from which position seeds are derived.
 
-    None: each draw is fresh. A seed of a request is that of its place, so that no two places share their noise.
+    `seed` None: requests have no seed. Otherwise each request has the seed of its position, so that no two positions
+    share noise.
     """
 
     options: SamplingOptions
@@ -91,13 +92,13 @@ class DrawSettings:
         return None if self.seed is None else position_seed(self.seed, position)
 
     def request_seed(self, places: Sequence[PromptPosition]) -> int | None:
-        """A request's. One serves all its rows, so that it is given for a single row only."""
+        """The seed of a request. None for several rows, which would all share it."""
         return self.seed_at(places[0].position) if len(places) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class PromptPosition:
-    """Tokens that an engine is to continue: the whole text so far, and of it the reply's number of tokens."""
+    """A text for the engine to continue. `position`: how many of its tokens belong to the reply."""
 
     tokens: Sequence[int]
     position: int = 0
@@ -105,8 +106,10 @@ class PromptPosition:
 
 @dataclass(frozen=True, slots=True)
 class ScoringRequest:
-    """The rows along a draft: after `start`, and after each of the `drafted` tokens beyond, those from `first` to
-    before `end`."""
+    """The rows of a draft to score: row 0 follows `start`, row n follows the nth of the `drafted` tokens.
+
+    The request asks for the rows from `first` up to, not including, `end`; `end` -1 stands for all rows.
+    """
 
     start: PromptPosition
     drafted: Sequence[int] = ()
@@ -122,7 +125,7 @@ class ScoringRequest:
         return (self.first, self.end) == (0, len(self.drafted) + 1)
 
     def positions(self) -> list[PromptPosition]:
-        """Each row's own place."""
+        """The text that each row continues."""
         before, position = list(self.start.tokens), self.start.position
         return [
             PromptPosition([*before, *self.drafted[:more]], position + more) for more in range(self.first, self.end)
@@ -130,7 +133,7 @@ class ScoringRequest:
 
 
 def seed_field(seed: int | None) -> dict[str, int]:
-    """The field that every engine has for it."""
+    """The seed as a field of a request body; all engines call it `seed`."""
     return {} if seed is None else {"seed": seed}
 
 
@@ -143,71 +146,75 @@ _SHARED_NAMES = {
     "presence_penalty": "presence_penalty",
     "frequency_penalty": "frequency_penalty",
 }
-"""The sampling options that vLLM, SGLang and TensorRT-LLM have, with their names for them."""
+"""Sampling options of vLLM, SGLang and TensorRT-LLM: Ollama's name to theirs."""
 
 UNSHARED_OPTIONS = frozenset(DISTRIBUTION_OPTIONS) - _SHARED_NAMES.keys() - {"repeat_last_n"}
-"""The sampling options that these engines don't have. `repeat_last_n` 0 takes the penalties off, which can be sent."""
+"""Sampling options that these engines lack. `repeat_last_n` isn't one: 0 can be sent as neutral penalties."""
 
 
 def sampling_fields(options: SamplingOptions, *, top_k: int) -> dict[str, Any]:
-    """The sampling options by the names that vLLM, SGLang and TensorRT-LLM share; their words for no `top_k` differ.
+    """The sampling options by the names that vLLM, SGLang and TensorRT-LLM share.
 
-    They have no `repeat_last_n`: where it is 0, which takes the penalties off, none is sent.
+    `top_k` is the engine's own value, because the engines write "no top_k" differently. The engines have no
+    `repeat_last_n`; if it is 0, the penalties are sent as neutral values.
     """
     if not options.penalised:
         options = replace(options, repeat_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0)
-    return {name: getattr(options, ours) for ours, name in _SHARED_NAMES.items()} | {"top_k": top_k}
+    return {name: getattr(options, ollama_name) for ollama_name, name in _SHARED_NAMES.items()} | {"top_k": top_k}
 
 
 class Engine(Protocol):
-    """One server of one model; several, too (`replicas`). Every call raises EndpointError."""
+    """A server of one model, or several that serve the same one (`replicas`). Every call raises EndpointError."""
 
     url: str
     capabilities: Capabilities
 
     async def info(self) -> EngineInfo:
-        """Raises ModelMissing with the names that are there."""
+        """What the engine reports about itself. Raises ModelMissing with the names of the models that it has."""
         ...
 
     async def tokenize(self, text: str, *, whole: bool) -> list[int]:
-        """The tokens of a text; of a `whole` prompt with the begin marker that the model wants."""
+        """The tokens of a text. `whole`: the text is a whole prompt, and gets a BOS token if the model wants one."""
         ...
 
     async def detokenize(self, runs: Sequence[Sequence[int]]) -> list[str]:
-        """What each run of tokens prints in the middle of a text. Parts of characters print REPLACEMENT."""
+        """The text of each run of tokens, as in the middle of a text; REPLACEMENT for incomplete characters."""
         ...
 
     async def render(self, messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], str]:
-        """A chat as a prompt, by the model's own template: its tokens, and their text with all markers."""
+        """The prompt that the model's chat template makes: its tokens, and its text with all control tokens."""
         ...
 
     async def count_chat_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
-        """The number of tokens of the prompt that it makes of a chat."""
+        """The number of tokens of the prompt that the engine makes of a chat."""
         ...
 
     async def score_positions(self, request: ScoringRequest, draws: DrawSettings) -> list[SampledToken | None]:
-        """What is drawn at each of the request's places; None where it isn't known."""
+        """The sampled token of each row of the request, in order; None for a row that the engine didn't return."""
         ...
 
     def stream(
         self, place: PromptPosition, limit: int | None, draws: DrawSettings
     ) -> AsyncGenerator[StreamPiece, None]:
-        """The rest of a reply in one go; the last piece has `end`."""
+        """Stream the rest of a reply. The last piece has `end`. `limit`: tokens; None: no limit."""
         ...
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], limit: int | None, draws: DrawSettings
     ) -> AsyncGenerator[StreamPiece, None]:
-        """A whole reply to a chat by the engine's own chat endpoint."""
+        """Stream a whole reply to a chat from the engine's own chat endpoint."""
         ...
 
 
 async def score_request(
     engine: Engine, request: ScoringRequest, draws: DrawSettings, *, by_row: bool
 ) -> list[SampledToken | None]:
-    """A request's rows, together or (`by_row`) as requests of their own, all at once. Raises EndpointError."""
+    """Score a request's rows in one request or, with `by_row`, in concurrent requests of one row each.
+
+    Raises EndpointError.
+    """
     if not by_row or request.end - request.first < 2:
         return await engine.score_positions(request, draws)
     rows = (replace(request, first=row, end=row + 1) for row in range(request.first, request.end))
     answers = await asyncio.gather(*(engine.score_positions(row, draws) for row in rows))
-    return [drawn for answer in answers for drawn in answer]
+    return [sampled for answer in answers for sampled in answer]

@@ -56,11 +56,11 @@ async def list_models(server: EngineClient) -> dict[str, ListedModel]:
 
 
 async def find_model(server: EngineClient, name: str) -> ListedModel:
-    """The model of that name. Raises ModelMissing with the names that are there."""
+    """The model of that name. Raises ModelMissing, which lists the models that the server has."""
     listed = await list_models(server)
     if name not in listed:
-        there = f"there: {', '.join(listed)}" if listed else "it has no models"
-        raise ModelMissing(f"{server.url} has no model {name!r} ({there})", url=server.url)
+        available = f"there: {', '.join(listed)}" if listed else "it has no models"
+        raise ModelMissing(f"{server.url} has no model {name!r} ({available})", url=server.url)
     return listed[name]
 
 
@@ -72,7 +72,7 @@ async def stream_chat(
     sampling: Mapping[str, Any],
     draws: DrawSettings,
 ) -> AsyncGenerator[StreamPiece, None]:
-    """POST /v1/chat/completions, piece by piece. `sampling`: by the engine's own names."""
+    """Stream POST /v1/chat/completions. `sampling`: options by the engine's names. Raises EndpointError."""
     seed = draws.seed_at(0)
     body = {
         "model": model,
@@ -100,11 +100,11 @@ async def stream_chat(
 
 
 async def count_chat_tokens(server: EngineClient, model: str, messages: Sequence[Mapping[str, Any]]) -> int:
-    """The tokens of the prompt that the engine makes of a chat: what it counts, since it doesn't show it."""
+    """The prompt tokens of a chat, from `usage` of a one-token reply: the engine doesn't return the prompt itself."""
     body = {"model": model, "messages": [dict(message) for message in messages], "max_tokens": 1, "temperature": 0}
     return (await server.post("/v1/chat/completions", body, _Counted)).usage.prompt_tokens
 
 
 def done_reason(reason: str) -> DoneReason:
-    """OpenAI's word for why a reply ended, in Ollama's."""
+    """OpenAI's `finish_reason` as Ollama's done reason."""
     return DoneReason.LENGTH if reason == "length" else DoneReason.STOP

@@ -1,4 +1,4 @@
-"""One engine's server over HTTP: JSON bodies in, validated answers out, every failure one of errors.py."""
+"""HTTP client of an engine's server: JSON bodies in, validated answers out. Every failure is one of errors.py."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class EngineKind:
 class EngineClient:
     """Requests to one server, as an async context manager.
 
-    `model`: what it is asked for, where it is asked for one. `token`: sent as a bearer token, which these engines call
-    their API key. Raises EndpointError from every call: Unreachable, Refused or BrokenReply.
+    `model`: name of the model in requests. `token`: sent as a bearer token, which these engines call their API key.
+    Every call raises EndpointError: Unreachable, Refused or BrokenReply.
     """
 
     kind = EngineKind("the engine")
-    idle_connections = 32  # that stay open between requests
+    idle_connections = 32  # connections that stay open between requests
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class EngineClient:
         self.url = url.rstrip("/")
         self.model = model
         self.source = source
-        self._patience = idle_timeout  # for an answer that is read as a whole
+        self._patience = idle_timeout  # seconds to wait for an answer that is read as a whole
         self._http = open_client(
             self.url,
             token=token,
@@ -87,7 +87,7 @@ class EngineClient:
         return self.validate(await self._sent("POST", path, body), model)
 
     async def post_for_list(self, path: str, body: dict[str, Any], model: type[_Answer]) -> list[_Answer]:
-        """What answers with an array; a lone object stands for an array of one."""
+        """POST to an endpoint that answers with an array; a lone object counts as an array of one."""
         content = await self._sent("POST", path, body)
         if not content.lstrip().startswith(b"["):
             return [self.validate(content, model)]
@@ -97,7 +97,7 @@ class EngineClient:
             raise self.wrong_engine(content) from error
 
     async def events(self, path: str, body: dict[str, Any]) -> AsyncGenerator[tuple[bytes, int], None]:
-        """The data of the server-sent events of an answer, and the number of the read that completed each, from 1."""
+        """Yield the data of each server-sent event, and the index (from 1) of the socket read that completed it."""
         with self._translated():
             async with self._http.stream("POST", path, json=body) as response:
                 if response.is_error:
@@ -113,7 +113,7 @@ class EngineClient:
             raise self.wrong_engine(body) from error
 
     def wrong_engine(self, body: bytes) -> BrokenReply:
-        """What isn't an answer of this engine."""
+        """The error for an answer that this engine doesn't send."""
         start = body[:60].decode("utf-8", "replace")
         return self.broken_reply(f"the answer isn't what {self.kind.name} sends: {start!r}")
 
@@ -121,7 +121,7 @@ class EngineClient:
         return BrokenReply(f"{self.url}: {what}", url=self.url)
 
     def refusal(self, error: Any, status: int) -> Refused:
-        """An error that the engine told in its own words."""
+        """The exception for an error that the engine reported, with the engine's message."""
         return Refused(f"{self.url}: {_error_line(error)}", url=self.url, status=status)
 
     async def _sent(self, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
@@ -136,12 +136,12 @@ class EngineClient:
         if not response.is_error:
             return
         try:
-            said = _error_line(_error_message(read_json(response.content)))
+            message = _error_line(_error_message(read_json(response.content)))
         except ValueError:
-            said = f"HTTP {response.status_code} {response.reason_phrase}".strip()
+            message = f"HTTP {response.status_code} {response.reason_phrase}".strip()
         if response.status_code in (401, 403):
-            said += " (a token is sent when the endpoint has token_env)"
-        raise Refused(f"{self.url}: {said}", url=self.url, status=response.status_code)
+            message += " (a token is sent when the endpoint has token_env)"
+        raise Refused(f"{self.url}: {message}", url=self.url, status=response.status_code)
 
     def _translated(self) -> AbstractContextManager[None]:
         return map_httpx_errors(self.url, self.source, self.kind.advice)
@@ -157,7 +157,7 @@ async def _events(reads: AsyncIterator[bytes]) -> AsyncIterator[tuple[bytes, int
             yield read
 
     async for line in split_lines(counted(), ended=True):
-        # a fault in mid-reply comes as "error: {...}" from older llama-servers, as data from all others
+        # an error during a reply comes as "error: {...}" from older llama-servers, as data from all others
         name, _, data = line.strip().partition(b": ")
         if name == b"error":
             yield b'{"error": ' + data + b"}", number
@@ -166,12 +166,12 @@ async def _events(reads: AsyncIterator[bytes]) -> AsyncIterator[tuple[bytes, int
 
 
 def _error_message(answer: Any) -> Any:
-    """Where an error's answer says what is wrong: OpenAI's `error`, FastAPI's `detail`, or the object itself."""
+    """The error in an answer: OpenAI's `error`, FastAPI's `detail`, or `message`."""
     if not isinstance(answer, dict):
         return answer
     return answer.get("error") or answer.get("detail") or answer.get("message")
 
 
 def _error_line(error: Any) -> str:
-    said = error.get("message") if isinstance(error, dict) else error
-    return " ".join(str(said or "it failed and gave no reason").split())
+    message = error.get("message") if isinstance(error, dict) else error
+    return " ".join(str(message or "it failed and gave no reason").split())

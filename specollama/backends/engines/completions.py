@@ -1,4 +1,4 @@
-"""/v1/completions as vLLM and TensorRT-LLM answer it, whole and as a stream."""
+"""/v1/completions of vLLM and TensorRT-LLM, with and without streaming."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specollama.backends.engines.client import EngineClient
 
 
 class Logprobs(BaseModel):
-    """The tokens drawn for a choice, one entry each."""
+    """The sampled tokens of a choice, one entry for each."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -22,7 +22,7 @@ class Logprobs(BaseModel):
 
 
 class Choice(BaseModel):
-    """What was drawn for the `index`th prompt. `token_ids`: TensorRT-LLM's, where it was told not to detokenise."""
+    """The completion of prompt number `index`. `token_ids`: from TensorRT-LLM, if detokenising was switched off."""
 
     index: int
     text: str
@@ -48,13 +48,13 @@ class _Chunk(BaseModel):
 def score_request_body(
     model: str, places: Sequence[PromptPosition], draws: DrawSettings, fields: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """One request for all rows. `fields`: how they are drawn and shown, by the engine's own names."""
+    """The body of one request for all rows. `fields`: sampling and output options by the engine's names."""
     prompts = [list(place.tokens) for place in places]
     return {"model": model, "prompt": prompts, "max_tokens": 1, **fields, **seed_field(draws.request_seed(places))}
 
 
 def choices_by_prompt(server: EngineClient, answer: Completion, prompts: int) -> list[Choice]:
-    """The choices by prompt. Raises BrokenReply unless each prompt has one."""
+    """The choices in the order of the prompts. Raises BrokenReply unless each prompt has exactly one."""
     choices = sorted(answer.choices, key=lambda choice: choice.index)
     if [choice.index for choice in choices] != list(range(prompts)):
         raise server.broken_reply(f"{len(choices)} answers to {prompts} prompts")
@@ -69,7 +69,7 @@ async def stream_completion(
     sampling: Mapping[str, Any],
     seed: int | None,
 ) -> AsyncGenerator[StreamPiece, None]:
-    """The rest of a reply, piece by piece; the last has the count of tokens that no piece had."""
+    """Stream the rest of a reply. The last piece has the count of tokens without text. Raises EndpointError."""
     body = {
         "model": model,
         "prompt": list(place.tokens),
@@ -79,7 +79,7 @@ async def stream_completion(
         **sampling,
         **seed_field(seed),
     }
-    shown, end = 0, None
+    pieces, end = 0, None
     async with aclosing(server.events("/v1/completions", body)) as events:
         async for event, _ in events:
             chunk = server.validate(event, _Chunk)
@@ -87,12 +87,12 @@ async def stream_completion(
                 raise server.refusal(chunk.error, 200)
             for choice in chunk.choices[:1]:
                 if choice.text:
-                    shown += 1
+                    pieces += 1
                     yield StreamPiece(choice.text)
                 end = choice.finish_reason or end
             if end and chunk.usage is not None:
-                drawn = (chunk.usage.completion_tokens or 0) - (end == "stop")
-                yield StreamPiece("", max(0, drawn - shown), done_reason(end))
+                sampled = (chunk.usage.completion_tokens or 0) - (end == "stop")
+                yield StreamPiece("", max(0, sampled - pieces), done_reason(end))
                 return
     if end:
         yield StreamPiece("", end=done_reason(end))

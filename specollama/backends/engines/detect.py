@@ -39,7 +39,7 @@ class _Unknown(EngineClient):
 
 
 async def detect(endpoint: Endpoint, environ: Mapping[str, str]) -> ServerApi | None:
-    """Which engine answers there, by the `owned_by` of its models; None for another server."""
+    """The engine at the endpoint, by the `owned_by` of its models; None for any other server."""
     async with _Unknown(endpoint.url, **endpoint.connection_settings(environ)) as server:
         try:
             listed = await list_models(server)
@@ -50,7 +50,7 @@ async def detect(endpoint: Endpoint, environ: Mapping[str, str]) -> ServerApi | 
 
 
 async def open_engine(target: ModelRef, api: ServerApi, environ: Mapping[str, str], stack: AsyncExitStack) -> Engine:
-    """The engine at the target's endpoints; `stack` closes it. Nothing is asked yet."""
+    """A client of the engine at the target's endpoints; `stack` closes it. Sends no request."""
     client = CLIENTS[api]
     engines = [client(at.url, model=target.model, **at.connection_settings(environ)) for at in target.endpoints]
     for engine in engines:

@@ -1,4 +1,4 @@
-"""Several servers of one model as one engine: rows are spread over them, and one that fails is left out for a while."""
+"""Several servers of one model as one engine: shares rows among them, and pauses a server that failed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from specollama.errors import AnotherModel, BrokenReply, EndpointError, Refused,
 
 _Answer = TypeVar("_Answer")
 
-_FIRST_REST = 5.0  # seconds that a failed server is left alone
+_FIRST_REST = 5.0  # seconds without requests to a server after its first failure; doubles with each further one
 _LONGEST_REST = 300.0
 _SAMPLE = "def f(x):\n    return x + 1  # naïve café, 12345, 日本語 🙂"
 
@@ -45,7 +45,10 @@ class _Replica:
 
 
 class Replicas:
-    """Takes turns, and for rows all that are well. Raises EndpointError when none is left."""
+    """Sends requests to the servers in turn, and shares rows among all available ones.
+
+    A call raises EndpointError when the last server has failed.
+    """
 
     def __init__(self, engines: Sequence[Engine], clock: Callable[[], float] = monotonic) -> None:
         self._all = [_Replica(engine) for engine in engines]
@@ -56,15 +59,18 @@ class Replicas:
         self.capabilities = engines[0].capabilities
 
     async def info(self) -> EngineInfo:
-        """Raises EndpointError where one serves something else; one that fails otherwise may be well later."""
-        found = await asyncio.gather(*(self._look(replica) for replica in self._all))
-        there = [facts for facts in found if isinstance(facts, EngineInfo)]
-        if not there:
-            raise next(error for error in found if isinstance(error, EndpointError))
-        contexts = [facts.context_length for facts in there if facts.context_length is not None]
-        slots = [facts.slots for facts in there]
+        """The facts of all servers together: the smallest context, the sum of the slots.
+
+        Raises EndpointError when one serves another model, or when none answers.
+        """
+        results = await asyncio.gather(*(self._look(replica) for replica in self._all))
+        answered = [facts for facts in results if isinstance(facts, EngineInfo)]
+        if not answered:
+            raise next(error for error in results if isinstance(error, EndpointError))
+        contexts = [facts.context_length for facts in answered if facts.context_length is not None]
+        slots = [facts.slots for facts in answered]
         return replace(
-            there[0],
+            answered[0],
             context_length=min(contexts, default=None),
             slots=None if None in slots else sum(number or 0 for number in slots),
         )
@@ -77,7 +83,10 @@ class Replicas:
             return error
 
     async def _check(self, replica: _Replica) -> EngineInfo:
-        """That it serves what the others do; again after each failure, when it may have been started with another."""
+        """Check that a server has the same model as the others: by the tokens of a sample text.
+
+        Runs again after each failure, because the server may have been restarted with another model.
+        """
         facts = await replica.engine.info()
         tokens = await replica.engine.tokenize(_SAMPLE, whole=False)
         self._sample = self._sample or tokens
@@ -100,18 +109,18 @@ class Replicas:
         return await self._any(lambda engine: engine.count_chat_tokens(messages))
 
     async def score_positions(self, request: ScoringRequest, draws: DrawSettings) -> list[SampledToken | None]:
-        """Whole where one pass gives them all, else in as many parts as there are servers."""
+        """Score on one server if it needs one pass for all rows, otherwise in as many parts as there are servers."""
         if self.capabilities.one_pass and draws.options.greedy:
             return await self._any(lambda engine: engine.score_positions(request, draws))
-        well = self._well()
-        parts = _parts(request, len(well))
-        start = request.first % len(well)  # rows that are asked one by one are spread, too, each always to the same
-        asked = zip([*well[start:], *well[:start]], parts, strict=False)
-        answers = await asyncio.gather(*(self._part(replica, part, draws) for replica, part in asked))
+        available = self._available()
+        parts = _parts(request, len(available))
+        start = request.first % len(available)  # shares single-row requests as well; a row keeps its server
+        assigned = zip([*available[start:], *available[:start]], parts, strict=False)
+        answers = await asyncio.gather(*(self._part(replica, part, draws) for replica, part in assigned))
         return [row for answer in answers for row in answer]
 
     async def _part(self, replica: _Replica, part: ScoringRequest, draws: DrawSettings) -> list[SampledToken | None]:
-        """By this server, or else by another one."""
+        """Score on this server, or on another one if it fails."""
         return await self._any(lambda engine: engine.score_positions(part, draws), first=replica)
 
     def stream(
@@ -127,21 +136,21 @@ class Replicas:
     async def _streamed(
         self, ask: Callable[[Engine], AsyncGenerator[StreamPiece, None]]
     ) -> AsyncGenerator[StreamPiece, None]:
-        """From the first that begins; once a text was shown another server can't take over."""
-        shown = False
+        """Stream from the first server that answers. After the first piece no other server can take over."""
+        started = False
         for replica, last in self._in_turn():
             try:
                 if not replica.checked:
                     await self._check(replica)
                 async with aclosing(ask(replica.engine)) as stream:
                     async for written in stream:
-                        shown = True
+                        started = True
                         yield written
                 replica.answered()
                 return
             except EndpointError as error:
                 self._note(replica, error)
-                if shown or last:
+                if started or last:
                     raise
 
     async def _any(self, ask: Callable[[Engine], Awaitable[_Answer]], first: _Replica | None = None) -> _Answer:
@@ -161,20 +170,20 @@ class Replicas:
 
     def _note(self, replica: _Replica, error: EndpointError) -> None:
         if isinstance(error, Refused) and error.status < 500:
-            raise error  # asked of another it would be refused again
+            raise error  # another server would refuse the request as well
         replica.failed(self._clock())
 
     def _in_turn(self, first: _Replica | None = None) -> list[tuple[_Replica, bool]]:
-        """Those that are well, another one first each time, then the others; with each whether it is the last."""
-        well = self._well()
+        """The order in which to try the servers, and whether each is the last: available ones first, in rotation."""
+        available = self._available()
         self._turn += 1
-        start = well.index(first) if first in well else self._turn % len(well)
-        ordered = well[start:] + well[:start]
+        start = available.index(first) if first in available else self._turn % len(available)
+        ordered = available[start:] + available[:start]
         ordered += [replica for replica in self._all if replica not in ordered]
         return [(replica, replica is ordered[-1]) for replica in ordered]
 
-    def _well(self) -> list[_Replica]:
-        """Those that don't rest after a failure; all of them where that is every one."""
+    def _available(self) -> list[_Replica]:
+        """The servers that aren't paused after a failure; all servers if every one is paused."""
         now = self._clock()
         return [replica for replica in self._all if replica.rests_until <= now] or list(self._all)
 

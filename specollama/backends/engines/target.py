@@ -1,8 +1,8 @@
 """Route `scoring`: a target on an engine that takes token ids and scores a whole draft in one request.
 
-The reply is kept as the ids that the engine drew, so that what it is asked next is exactly what it wrote: no text is
-tokenised again. Drafted tokens are judged by id against what the engine draws itself at each place, with its own
-sampler and all options (rules greedy and match): nothing of a distribution has to be visible for that.
+The target stores the token ids that the engine sampled and sends them back in the next request, so no text is tokenised
+again. It verifies drafted tokens by id against the engine's own sample at each place (rules greedy and match). The
+engine samples with all options, and needn't return a distribution.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from specollama.spec_decode.types import (
     VerifyResult,
 )
 
-_LONGEST_CHARACTER = 8  # tokens; what is no character by then is printed as it is
+_LONGEST_CHARACTER = 8  # tokens; a longer incomplete character is written with REPLACEMENT
 _UNSPELT = "the engine doesn't tell what a character of several tokens prints"
 
 
 @dataclass(slots=True)
 class ScoringTarget:
-    """One reply.
+    """The target of one reply.
 
-    `tokens`: all of its text so far, the first `prompt_tokens` of them the prompt's; the target adds to them. `by_row`:
-    each row is a request of its own, with the seed of its place. `messages`: a chat whose tokens aren't known, which
-    can only be streamed.
+    `tokens`: prompt and reply so far; the first `prompt_tokens` of them are the prompt, and the target appends to them.
+    `by_row`: each row is a request of its own, with the seed of its position. `messages`: a chat whose tokens aren't
+    known; the target can only stream the reply to it.
     """
 
     engine: Engine
@@ -54,7 +54,7 @@ class ScoringTarget:
     messages: Sequence[Mapping[str, Any]] = ()
     context_length: int | None = None
     by_row: bool = False
-    _hidden: SampledToken | None = None  # the draw without text at which the last verdict ended
+    _hidden: SampledToken | None = None  # the sampled token without text at which the last round ended
     _widest: int = 0  # rows of the widest request so far
 
     async def score(self, draft: Draft) -> TargetScores:
@@ -62,7 +62,7 @@ class ScoringTarget:
         drafted = (await self.token_texts.retokenize(draft))[:room]
         request = ScoringRequest(self._place(), [token for token, _ in drafted])
         drawn = await self._rows(request)
-        # Slots that weren't used before read the whole text first.
+        # A slot that wasn't used before prefills the whole text first.
         read, self._widest = (len(self.tokens) if len(drawn) > self._widest else 0), max(len(drawn), self._widest)
         return TargetScores(
             self._rows_along(drafted, drawn), rows_requested=len(drawn), follows_target=True, prefilled_tokens=read
@@ -81,12 +81,12 @@ class ScoringTarget:
         return TargetContinuation()
 
     async def stream(self, limit: int | None) -> AsyncGenerator[Token | TargetContinuation, None]:
-        asked = (
+        pieces = (
             self.engine.chat(self.messages, limit, self.draws)
             if self.messages
             else self.engine.stream(self._place(), self._bounded_limit(limit), self.draws)
         )
-        async with aclosing(asked) as stream:
+        async with aclosing(pieces) as stream:
             async for written in stream:
                 if written.text:
                     yield Token(written.text)
@@ -95,7 +95,10 @@ class ScoringTarget:
                     return
 
     def _bounded_limit(self, limit: int | None) -> int | None:
-        """Without a limit some engines stop after 16 or 128 tokens; one beyond the context they refuse."""
+        """The limit, at most the room in the context: engines refuse more.
+
+        Without a limit some engines stop after 16 or 128 tokens, so the room is the limit then.
+        """
         if self.context_length is None:
             return limit
         room = max(1, self.context_length - len(self.tokens))
@@ -109,18 +112,18 @@ class ScoringTarget:
         return self.context_length is not None and len(self.tokens) + 1 > self.context_length
 
     async def _rows(self, request: ScoringRequest) -> list[SampledToken | None]:
-        """Retry once: the server was busy, or a kept connection had gone."""
+        """Score the rows, and retry once: the server may be busy, or may have closed an idle connection."""
         try:
             return await score_request(self.engine, request, self.draws, by_row=self.by_row)
         except EndpointError as error:
             if isinstance(error, Refused) and error.status < 500:
-                raise  # asked again it would be refused again
+                raise  # the server would refuse the same request again
             return await score_request(self.engine, request, self.draws, by_row=self.by_row)
 
     def _rows_along(
         self, drafted: Sequence[tuple[int, str]], drawn: Sequence[SampledToken | None]
     ) -> dict[int, TargetRow]:
-        """The rows as far as they follow what the target draws itself."""
+        """The rows by text offset, up to the first draft token that the target didn't sample."""
         rows, offset = dict[int, TargetRow](), 0
         for row, (token, text) in zip(drawn, [*drafted, (-1, "")], strict=True):
             if row is None:
@@ -141,7 +144,7 @@ class ScoringTarget:
         return TargetRow(Token(drawn.text, drawn.logprob, drawn.token), top=drawn.top)
 
     async def _decode_character(self, drawn: SampledToken | None, limit: int | None) -> TargetContinuation:
-        """The target's next character, however many tokens it takes; `drawn`: its first, where that is known."""
+        """Sample tokens until they complete a character. `drawn`: the first of them, if it was sampled already."""
         sampled, part = 0, list[int]()
         while limit is None or sampled < limit:
             if drawn is None:
@@ -151,7 +154,9 @@ class ScoringTarget:
             if drawn.end:
                 return self._continuation("", sampled, DoneReason.STOP)
             if not drawn.text and not self.engine.capabilities.detokenizes:
-                return TargetContinuation(lost=True, reason=_UNSPELT)  # the stream begins before it, with its seed
+                return TargetContinuation(
+                    lost=True, reason=_UNSPELT
+                )  # the stream repeats this token, with the same seed
             self.tokens.append(drawn.token)
             sampled, part = sampled + 1, [*part, drawn.token]
             text, whole = await self._detokenized(part, drawn)
@@ -161,7 +166,7 @@ class ScoringTarget:
         return self._continuation("", sampled, DoneReason.LENGTH)
 
     async def _detokenized(self, part: Sequence[int], last: SampledToken) -> tuple[str, bool]:
-        """What the tokens of a character print together, and whether they are whole: control tokens print nothing."""
+        """The text of these tokens together, and whether it is complete; control tokens have the text ""."""
         if len(part) == 1 and last.text:
             return last.text, True
         [text] = await self.engine.detokenize([part])

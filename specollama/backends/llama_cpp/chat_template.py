@@ -1,4 +1,4 @@
-"""Renders a chat with the template inside a GGUF, where no server renders it."""
+"""Renders a chat with the chat template of a GGUF file, for models without a server that renders it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from specollama.errors import MissingPackage, RunError, one_line
 
 
 def render_chat(template: str, messages: Sequence[Mapping[str, Any]], *, begin: str, end: str) -> str:
-    """The prompt, with the beginning of the answer. `begin` and `end`: the texts of the model's own markers.
+    """The prompt, generation prompt included. `begin` and `end`: texts of the BOS and EOS tokens.
 
-    Raises RunError when the template can't make a prompt of these messages.
+    Raises RunError when the template fails on these messages, MissingPackage without llama-cpp-python or jinja2.
     """
     import_llama()
     try:
@@ -22,6 +22,6 @@ def render_chat(template: str, messages: Sequence[Mapping[str, Any]], *, begin: 
     try:
         formatter = Jinja2ChatFormatter(template, eos_token=end, bos_token=begin)
         return str(formatter(messages=[dict(message) for message in messages]).prompt)
-    except Exception as error:  # a template is a program of the file's, and may raise anything
+    except Exception as error:  # a template is code from the file, and may raise anything
         why = one_line(str(error)) or type(error).__name__
         raise RunError(f"the model's own chat template refuses this chat: {why}") from error

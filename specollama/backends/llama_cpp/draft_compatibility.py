@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_SLACK = 128  # tokens that one vocabulary may have more than the other
-_FIRST = 5  # the first token that has to be the same: those before it are often special
+_SLACK = 128  # tokens; largest difference of the two vocabulary sizes
+_FIRST = 5  # the first token id that is compared: the ones before it are often special tokens
 
 Metadata = Mapping[str, Any]
 
 
 def why_incompatible(target: Metadata, draft: Metadata) -> str:
-    """llama.cpp's conditions (b10488): the same kind, begin and end markers, about the same size, the same tokens.
+    """Why the draft model can't serve the target, in one line; "" if it can, as far as the metadata shows.
 
-    Why they don't hold, in a line; "" where they do, as far as the metadata says.
+    The conditions are llama.cpp's (b10488): the same vocabulary type, BOS and EOS tokens, the same tokens, and about
+    the same vocabulary size.
     """
     return _other_kind(target, draft) or _other_markers(target, draft) or _other_tokens(target, draft)
 
@@ -33,19 +34,22 @@ def _other_markers(target: Metadata, draft: Metadata) -> str:
 
 
 def _other_tokens(target: Metadata, draft: Metadata) -> str:
-    ours, theirs = ([*(model.get("tokenizer.ggml.tokens") or ())] for model in (target, draft))
-    if abs(len(ours) - len(theirs)) > _SLACK:
-        return f"{len(theirs)} tokens against {len(ours)}, and no more than {_SLACK} may be missing"
-    if (place := first_difference(theirs[_FIRST:], ours[_FIRST:])) is None:
+    target_tokens, draft_tokens = ([*(model.get("tokenizer.ggml.tokens") or ())] for model in (target, draft))
+    if abs(len(target_tokens) - len(draft_tokens)) > _SLACK:
+        return f"{len(draft_tokens)} tokens against {len(target_tokens)}, and no more than {_SLACK} may be missing"
+    if (place := first_difference(draft_tokens[_FIRST:], target_tokens[_FIRST:])) is None:
         return ""
     token = place + _FIRST
-    return f"token {token} is {ours[token]!r} for the target and {theirs[token]!r} for the draft"
+    return f"token {token} is {target_tokens[token]!r} for the target and {draft_tokens[token]!r} for the draft"
 
 
 def _adds(model: Metadata, marker: str) -> bool | None:
-    """Whether the marker is added. None: the file leaves it to its vocabulary's kind; no end is added then."""
-    said = model.get(f"tokenizer.ggml.add_{marker}_token")
-    return False if said is None and marker == "eos" else said
+    """Whether the tokenizer adds this marker. None: the metadata doesn't say, and the vocabulary type decides.
+
+    Without a word in the metadata no EOS token is added.
+    """
+    adds = model.get(f"tokenizer.ggml.add_{marker}_token")
+    return False if adds is None and marker == "eos" else adds
 
 
 def _differ(target: Metadata, draft: Metadata, key: str) -> bool:
@@ -53,9 +57,9 @@ def _differ(target: Metadata, draft: Metadata, key: str) -> bool:
 
 
 def first_difference(draft: list[str], target: list[str]) -> int | None:
-    """The first token at which two vocabularies differ; None when they are the same.
+    """The first token id at which two vocabularies differ; None when they are the same.
 
-    What only the longer one has is padding: sizes of 151936 and 152064 with the same entries are the same.
+    Entries that only the longer vocabulary has count as padding: sizes of 151936 and 152064 may be the same vocabulary.
     """
     pairs = enumerate(zip(draft, target, strict=False))
-    return next((token for token, (ours, theirs) in pairs if ours != theirs), None)
+    return next((token for token, (draft_token, target_token) in pairs if draft_token != target_token), None)

@@ -1,4 +1,4 @@
-"""Drafter with a model opened in process."""
+"""Drafter that runs a draft model in this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ATTENTION_SINKS = 4  # tokens
 
 
 class DraftPacing(Protocol):
-    """Decides after each drafted token whether to go on, and how much of a long text to prefill before the first."""
+    """Decides after each drafted token whether to draft another one, and how much of a long text to prefill."""
 
     def should_extend(self, draft: Draft) -> bool: ...
 
@@ -29,15 +29,15 @@ class DraftPacing(Protocol):
 
 @dataclass(slots=True)
 class LocalDrafter:
-    """A draft model in process. It draws as the target would, with the target's noise: see `sampler`.
+    """A draft model in this process. It samples as the target does, with the target's noise (see `sampler`).
 
-    Under REJECTION each proposal has noise of its own: a place that is drafted again after a rejection must not be
-    drawn with the noise from which the planner has learnt whether to draft there.
+    Under REJECTION each proposal uses fresh noise. A place that is drafted again after a rejection must not be sampled
+    with the noise from which the planner has learnt whether to draft there.
 
-    `tokens` gives the tokens of the text so far, in the model's own vocabulary: the target's path where the two are
-    the same (`shares_tokenizer`). `name` is what the pace knows it by. Of a text of which more than the pace's window
-    is to be read the model gets the end alone, after its first tokens (without which attention falters: Xiao et al.
-    2024).
+    `tokens` maps the text so far to tokens of the draft model's vocabulary; they are the target's own tokens when both
+    share a tokenizer (`shares_tokenizer`). `name` identifies the drafter to `pacing`. When more than the pacing's
+    window would have to be prefilled, the model reads only the first tokens and the end of the text. The first tokens
+    stay because they are attention sinks (Xiao et al. 2024).
     """
 
     model: LlamaModel
@@ -49,7 +49,7 @@ class LocalDrafter:
     rule: AcceptanceMethod
     prompt_tokens: int  # tokens
     shares_tokenizer: bool = True
-    _window_start: int | None = None  # the first token after the sinks that the model gets
+    _window_start: int | None = None  # index of the first token that the model reads after the attention sinks
 
     def uncached_tokens(self, text: str) -> int:
         """Tokens of the text that the model would have to prefill before it can draft."""
@@ -57,14 +57,14 @@ class LocalDrafter:
         return len(tokens) - self.model.cached_tokens(tokens)
 
     def _windowed(self, tokens: list[int]) -> list[int]:
-        """The part of the text that the model gets. The first draft decides it."""
+        """The tokens that the model reads. The first draft sets where the window starts."""
         begin = self._begin(tokens) if self._window_start is None else self._window_start
         return tokens[:_ATTENTION_SINKS] + tokens[begin:] if begin > _ATTENTION_SINKS else list(tokens)
 
     def _begin(self, tokens: list[int]) -> int:
         window = self.pacing.prefill_window(self.name)
-        unread = len(tokens) - self.model.cached_tokens(tokens)
-        return len(tokens) - window if unread > window + _ATTENTION_SINKS else 0
+        uncached = len(tokens) - self.model.cached_tokens(tokens)
+        return len(tokens) - window if uncached > window + _ATTENTION_SINKS else 0
 
     async def propose(self, text: str, count: int) -> Draft:
         return await model_thread.run_on_model_thread(partial(self._propose, text, count))
@@ -85,12 +85,14 @@ class LocalDrafter:
                 row = self.model.logits(tokens, 1, stopped)[0]
             except Cancelled:
                 break
-            chosen, sure, q = self._sample(sampler, row, tokens, position + len(tokens))
+            chosen, confidence, q = self._sample(sampler, row, tokens, position + len(tokens))
             draft = replace(draft, step_seconds=(*draft.step_seconds, perf_counter() - began))
             if not (text := self.vocabulary.token_text(chosen)) or self.vocabulary.is_end(chosen):
                 break
             token = Token(text, None, chosen if self.shares_tokenizer else None)
-            draft = replace(draft, tokens=(*draft.tokens, token), q=(*draft.q, q), confidence=(*draft.confidence, sure))
+            draft = replace(
+                draft, tokens=(*draft.tokens, token), q=(*draft.q, q), confidence=(*draft.confidence, confidence)
+            )
             tokens.append(chosen)
             if len(draft.tokens) >= count or not self.pacing.should_extend(draft):
                 break
@@ -102,13 +104,13 @@ class LocalDrafter:
     def _sample(
         self, sampler: Sampler, row: Logits, before: list[int], position: int
     ) -> tuple[int, float, Distribution | None]:
-        """A token, how sure the model is of its best one, and what the token was drawn from."""
-        best, sure = top_token_and_probability(row)
+        """The sampled token, the probability of the model's best token, and (REJECTION only) the distribution."""
+        best, confidence = top_token_and_probability(row)
         if sampler.options.greedy:
-            return best, sure, None
+            return best, confidence, None
         q = (
             rejection_distribution(sampler, self.vocabulary, row, before)
             if self.rule is AcceptanceMethod.REJECTION
             else None
         )
-        return sampler.draw(row, before, position), sure, q
+        return sampler.draw(row, before, position), confidence, q

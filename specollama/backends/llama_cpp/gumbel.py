@@ -1,6 +1,7 @@
-"""Gumbel noise by seed, position and token, and the draw from a whole vocabulary with it.
+"""Gumbel noise by seed, position and token, and sampling from a whole vocabulary with it.
 
-A draw is the token with the best log p + noise (the Gumbel-max trick: Gumbel 1954; Maddison et al. 2014, section 2).
+The sampled token is the one with the largest log p + noise (the Gumbel-max trick:
+Gumbel 1954; Maddison et al. 2014, section 2).
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ Logits = NDArray[np.float32]
 Tokens = NDArray[np.int64]
 Weights = NDArray[np.float64]
 
-BLOCK = 128  # tokens: the maxima of blocks tell which few blocks are worth a closer look
-_FIRST = 64  # tokens whose noise is computed first: the best of them is what the others have to beat
-_BITS = 52  # of the uniform number behind a token's noise
+BLOCK = 128  # tokens; the maximum of each block shows which few blocks have to be searched
+_FIRST = 64  # tokens whose noise is computed first; all others have to beat the best of these
+_BITS = 52  # bits of the uniform number from which a token's noise is computed
 _LARGEST = 36.8  # no token's noise is larger: -log(-log(1 - 2**-53)) is 36.74
 
 
 def gumbel_noise(seed: int, position: int, tokens: Tokens) -> Weights:
-    """Standard Gumbel noise for tokens at a place: independent of each other, always the same for the same three.
+    """Standard Gumbel noise for each of `tokens` at `position`, shape (len(tokens),).
 
-    A draft model with another tokenizer counts its places otherwise, from below 0 where it needs fewer tokens.
+    The values are independent of each other, and the same for the same seed, position and token. `position` may be
+    negative: a draft model with another tokenizer may need fewer tokens for the same text.
     """
     uniform = (_noise_bits(seed, position, tokens).astype(np.float64) + 0.5) / 2.0**_BITS
     return np.asarray(-np.log(-np.log(uniform)))
@@ -30,8 +32,8 @@ def gumbel_noise(seed: int, position: int, tokens: Tokens) -> Weights:
 def best_with_noise(scores: Logits, temperature: float, seed: int, position: int) -> int:
     """The token with the largest score / temperature + noise, over a whole vocabulary.
 
-    `scores` are raw logits. The noise of most tokens isn't computed: a token that is to win needs a noise of a certain
-    size, thus a uniform number beyond a bound, and most numbers are seen to be under it before any logarithm.
+    `scores` are raw logits, shape (vocabulary,). The noise of most tokens isn't computed. To win, a token needs noise
+    of a certain size, so its uniform number must exceed a bound; most numbers don't, and need no logarithm.
     """
     likely = top_tokens(scores, _FIRST)
     values = scores[likely].astype(np.float64) / temperature + gumbel_noise(seed, position, likely)
@@ -43,9 +45,9 @@ def best_with_noise(scores: Logits, temperature: float, seed: int, position: int
 
 
 def top_tokens(scores: Logits, count: int) -> Tokens:
-    """The `count` tokens with the largest scores, largest first; of equal ones those with the lower number.
+    """The `count` tokens with the largest scores, largest first; ties go to the lower token id.
 
-    They lie in the `count` blocks with the largest maxima, so only those blocks are looked through.
+    They lie in the `count` blocks with the largest maxima, so only those blocks are searched.
     """
     candidates = _best_blocks(scores, count)
     values = scores[candidates]
@@ -68,7 +70,7 @@ def _best_blocks(scores: Logits, count: int) -> Tokens:
 
 
 def _able_to_win(scores: Logits, temperature: float, best: float, seed: int, position: int) -> Tokens:
-    """The tokens whose score and noise may together reach `best`, judged by the maximum of their block."""
+    """The tokens whose score plus noise may reach `best`, judged by the maximum score of their block."""
     needed = best - _block_maxima(scores).astype(np.float64) / temperature
     blocks = np.flatnonzero(needed < _LARGEST)
     tokens = _tokens_of(blocks, len(scores))
@@ -84,13 +86,13 @@ def _block_maxima(scores: Logits) -> Logits:
 
 
 def _tokens_of(blocks: NDArray[np.intp], size: int) -> Tokens:
-    """The numbers of the tokens in these blocks, in rising order, where the vocabulary has `size` tokens."""
+    """The ids of the tokens in these blocks, in rising order. `size`: tokens of the vocabulary."""
     tokens = (blocks[:, None] * BLOCK + np.arange(BLOCK)).ravel()
     return np.asarray(tokens[: np.searchsorted(tokens, size)], dtype=np.int64)
 
 
 def _noise_bits(seed: int, position: int, tokens: Tokens) -> NDArray[np.uint64]:
-    """A uniform whole number below 2**52 for each token."""
+    """A uniform integer below 2**52 for each token."""
     with np.errstate(over="ignore"):
         start = _mix_bits(np.uint64(seed % 2**64) + np.uint64(position % 2**64) * np.uint64(0x9E3779B97F4A7C15))
         bits = _mix_bits(_mix_bits(start ^ tokens.astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15))
@@ -98,7 +100,7 @@ def _noise_bits(seed: int, position: int, tokens: Tokens) -> NDArray[np.uint64]:
 
 
 def _mix_bits(bits: NDArray[np.uint64] | np.uint64) -> NDArray[np.uint64]:
-    """The finaliser of splitmix64 (Steele, Lea and Flood 2014): a bijection in which each bit moves all."""
+    """The finaliser of splitmix64 (Steele, Lea and Flood 2014): a bijection that mixes all bits."""
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(bits ^ (bits >> np.uint64(31)), dtype=np.uint64)

@@ -12,7 +12,7 @@ _GPU_DEVICES = (Path("/dev/nvidia0"), Path("/dev/kfd"), Path("/dev/dxg"))
 
 
 def free_memory(group: Path = _GROUP) -> int:
-    """Bytes that can be had without swapping. `group`: where a container's limit is told."""
+    """Bytes that the process can allocate without swapping. `group`: the cgroup folder with a container's limit."""
     available = int(psutil.virtual_memory().available)
     with suppress(OSError, ValueError, StopIteration):
         limit = int((group / "memory.max").read_text())
@@ -24,5 +24,5 @@ def free_memory(group: Path = _GROUP) -> int:
 
 
 def has_gpu_memory() -> bool:
-    """Whether there is a GPU with memory of its own, as far as its device tells."""
+    """Whether a device file of a GPU with its own memory exists."""
     return any(device.exists() for device in _GPU_DEVICES)

@@ -1,6 +1,6 @@
 """A model opened in process by llama.cpp: token ids in, logits out, all positions of a pass at once.
 
-Not thread-safe: whoever shares it asks it from one thread.
+A model is not thread-safe: all its callers must run on one thread (see `model_thread`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from specollama.errors import RunError
 
 Logits = NDArray[np.float32]
 
-PREFILL_CHUNK = 128  # tokens read in one pass: a cancel takes effect between two
-_VALUE_LIMIT = 256  # bytes of a header's value
+PREFILL_CHUNK = 128  # tokens prefilled in one pass; a cancel takes effect between two passes
+_VALUE_LIMIT = 256  # bytes; the longest metadata value that `metadata` returns
 _HEADROOM = 256 * 2**20  # bytes for compute buffers and the rest of the process
 
 
@@ -40,9 +40,10 @@ class DamagedFile(RunError):
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """How a model is opened. None: llama.cpp's own choice, or as many threads as there are cores to use.
+    """How to load a model.
 
-    `gpu_layers` -1: all. `kv_type` is a ggml type by its name, as "f16" or "q8_0".
+    `threads` None: one thread for each physical core that this process may use. `batch_threads` None: as `threads`.
+    `gpu_layers` -1: all layers. `kv_type` is the name of a ggml type, such as "f16" or "q8_0".
     """
 
     context_length: int = 4096  # tokens
@@ -51,14 +52,14 @@ class LoadOptions:
     gpu_layers: int = -1
     kv_type: str = "f16"
     mmap: bool = True
-    ubatch: int = PREFILL_CHUNK  # tokens; each costs compute buffer, 0.6 MB for a large vocabulary
+    ubatch: int = PREFILL_CHUNK  # tokens; each takes 0.6 MB of compute buffer with a large vocabulary
 
 
 class LlamaModel:
     """A model with one context and its KV cache. Close it with `close`.
 
-    Raises MissingPackage without llama-cpp-python; RunError when the file can't be opened, its architecture isn't
-    known, it can't take back what it has read, or the memory doesn't suffice.
+    Raises MissingPackage without llama-cpp-python. Raises RunError when llama.cpp can't load the file, when the
+    model's KV cache can't be truncated (a recurrent model), or when too little memory is free.
     """
 
     def __init__(self, path: Path, options: LoadOptions | None = None) -> None:
@@ -75,13 +76,13 @@ class LlamaModel:
             raise
         self._batch = llama.llama_batch_init(PREFILL_CHUNK, 0, 1)
         self._memory = llama.llama_get_memory(self._context)
-        self._read: list[int] = []  # tokens in the cache, by place
+        self._cached: list[int] = []  # tokens in the KV cache, by position
         self.size: int = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(self._model))
         self.context_length: int = llama.llama_n_ctx(self._context)
-        self._chunk: int = min(PREFILL_CHUNK, llama.llama_n_batch(self._context))  # a small context has smaller ones
+        self._chunk: int = min(PREFILL_CHUNK, llama.llama_n_batch(self._context))  # a small context has a smaller batch
 
     def close(self) -> None:
-        """Free the memory; done twice it does nothing."""
+        """Free the memory. A second call does nothing."""
         if self._context:
             self._llama.llama_batch_free(self._batch)
             self._llama.llama_free(self._context)
@@ -92,29 +93,30 @@ class LlamaModel:
 
     @property
     def chat_template(self) -> str:
-        """The template that the file carries; "" for none."""
+        """The Jinja chat template in the file's metadata; "" if there is none."""
         self._check_open()
-        found = self._llama.llama_model_chat_template(self._model, None)
-        return found.decode("utf-8", "replace") if found else ""
+        template = self._llama.llama_model_chat_template(self._model, None)
+        return template.decode("utf-8", "replace") if template else ""
 
     def metadata(self, key: str) -> str:
-        """A value of the file's header, as text; "" where it has no such key."""
+        """A value of the GGUF metadata, as text; "" if the file has no such key."""
         buffer = ctypes.create_string_buffer(_VALUE_LIMIT)
         length = self._llama.llama_model_meta_val_str(self._model, key.encode(), buffer, _VALUE_LIMIT)
         return buffer.value.decode("utf-8", "replace") if length > 0 else ""
 
     def cached_tokens(self, tokens: list[int]) -> int:
         """Length of the longest prefix of the tokens that is in the KV cache."""
-        if tokens[: len(self._read)] == self._read:
-            return len(self._read)
-        pairs = enumerate(zip(self._read, tokens, strict=False))
-        return next((place for place, (ours, asked) in pairs if ours != asked), len(tokens))
+        if tokens[: len(self._cached)] == self._cached:
+            return len(self._cached)
+        pairs = enumerate(zip(self._cached, tokens, strict=False))
+        return next((place for place, (cached, token) in pairs if cached != token), len(tokens))
 
     def logits(self, tokens: list[int], count: int, stopped: Callable[[], bool] = lambda: False) -> list[Logits]:
-        """The logits after each of the last `count` tokens of the whole text; each has one number a vocabulary entry.
+        """Decode `tokens` and return the logits after each of the last `count` of them: `count` rows of shape (size,).
 
-        They are llama.cpp's own memory, good until the next call. What is read already isn't read again. Raises
-        Cancelled when `stopped` says so between two passes, RunError when llama.cpp fails or the model is closed.
+        The rows are views of llama.cpp's memory, valid until the next call. The prefix in the KV cache isn't decoded
+        again. Raises Cancelled when `stopped` returns True between two passes, RunError when llama.cpp fails, the
+        context is full or the model is closed.
         """
         self._check_open()
         begin = min(self.cached_tokens(tokens), len(tokens) - count)
@@ -127,29 +129,29 @@ class LlamaModel:
             begin += length
         self._decode(tokens[begin:], count)
         places = range(len(tokens) - begin - count, len(tokens) - begin)
-        found = (self._llama.llama_get_logits_ith(self._context, place) for place in places)
-        return [np.ctypeslib.as_array(row, shape=(self.size,)) for row in found]
+        rows = (self._llama.llama_get_logits_ith(self._context, place) for place in places)
+        return [np.ctypeslib.as_array(row, shape=(self.size,)) for row in rows]
 
     def _check_open(self) -> None:
-        """llama.cpp would go on with memory that is free."""
+        """Raise RunError on a closed model: llama.cpp would read memory that was freed."""
         if not self._model:
             raise RunError(f"{self.path.name} was closed: other options were asked for")
 
     def _truncate_cache(self, length: int) -> None:
-        """Remove the KV cache beyond the first tokens."""
-        if length < len(self._read):
+        """Remove all but the first `length` tokens from the KV cache. Raises RunError when llama.cpp can't."""
+        if length < len(self._cached):
             if not self._llama.llama_memory_seq_rm(self._memory, 0, length, -1):
                 self._clear_cache()
                 raise RunError(f"{self.path.name} can't take back what it has read")
-            del self._read[length:]
+            del self._cached[length:]
 
     def _clear_cache(self) -> None:
         self._llama.llama_memory_clear(self._memory, True)
-        self._read.clear()
+        self._cached.clear()
 
     def _decode(self, tokens: list[int], count: int) -> None:
-        """Decode these tokens in one pass, with logits after each of the last `count`."""
-        batch, begin = self._batch, len(self._read)
+        """Decode these tokens in one pass, with logits after each of the last `count`. Raises RunError."""
+        batch, begin = self._batch, len(self._cached)
         if begin + len(tokens) > self.context_length:
             raise RunError(f"the context of {self.context_length} tokens is full")
         batch.n_tokens = len(tokens)
@@ -162,9 +164,10 @@ class LlamaModel:
         if self._llama.llama_decode(self._context, batch):
             self._clear_cache()
             raise RunError(f"llama.cpp failed in a pass over {len(tokens)} tokens of {self.path.name}")
-        self._read.extend(tokens)
+        self._cached.extend(tokens)
 
     def _check_memory(self, options: LoadOptions) -> None:
+        """Raise RunError for an unsuitable architecture, or when the KV cache doesn't fit the free memory."""
         llama = self._llama
         if llama.llama_model_is_recurrent(self._model) or llama.llama_model_is_hybrid(self._model):
             raise RunError(f"{self.path.name} is a recurrent model: it can't take back what it has read")
@@ -181,19 +184,19 @@ class LlamaModel:
         """Bytes of the KV cache."""
         llama, model = self._llama, self._model
         heads = llama.llama_model_n_head(model) or 1
-        usual = llama.llama_model_n_embd(model) // heads  # where the file doesn't say
-        kind = self.metadata("general.architecture")
+        default_length = llama.llama_model_n_embd(model) // heads  # for files without the two keys below
+        architecture = self.metadata("general.architecture")
         return kv_cache_bytes(
             layers=llama.llama_model_n_layer(model),
             kv_heads=llama.llama_model_n_head_kv(model) or heads,
-            key_length=_number(self.metadata(f"{kind}.attention.key_length")) or usual,
-            value_length=_number(self.metadata(f"{kind}.attention.value_length")) or usual,
+            key_length=_number(self.metadata(f"{architecture}.attention.key_length")) or default_length,
+            value_length=_number(self.metadata(f"{architecture}.attention.value_length")) or default_length,
             tokens=self._context_tokens(options),
             kv_type=options.kv_type,
         )
 
     def _context_tokens(self, options: LoadOptions) -> int:
-        """The context's length: no longer than the model was trained for."""
+        """Tokens of the context: what the options say, at most the length that the model was trained with."""
         trained = self._llama.llama_model_n_ctx_train(self._model)
         return min(options.context_length, trained) if trained > 0 else options.context_length
 
@@ -206,7 +209,7 @@ class LlamaModel:
         parameters.n_threads = options.threads or _cores()
         parameters.n_threads_batch = options.batch_threads or options.threads or _cores()
         parameters.type_k = parameters.type_v = _ggml_type(llama, options.kv_type)
-        parameters.swa_full = True  # a sliding window's cache can't take back otherwise
+        parameters.swa_full = True  # without it, the cache of a sliding-window model can't be truncated
         parameters.no_perf = True
         if not (context := llama.llama_init_from_model(self._model, parameters)):
             raise RunError(f"llama.cpp can't make a context of {options.context_length} tokens for {self.path.name}")
@@ -214,7 +217,7 @@ class LlamaModel:
 
 
 def _open(llama: Any, path: Path, options: LoadOptions) -> Any:
-    """The model's weights. What the file is, is looked at first: llama.cpp says no more than that it failed."""
+    """Load the model's weights. Checks the file first, because llama.cpp gives no reason when it fails."""
     refuse_unreadable(path)
     if first := first_part(path):
         raise RunError(f"{path}: a later part of a model that is split; give the first: {first}")
@@ -242,7 +245,7 @@ def _ggml_type(llama: Any, name: str) -> int:
 
 
 def _cores() -> int:
-    """Physical cores that this process may use: decoding is bound by memory, and a core's second thread only waits."""
+    """Physical cores that this process may use. Decoding is bound by memory, so hyper-threads don't make it faster."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(allowed, psutil.cpu_count(logical=False) or allowed)
 

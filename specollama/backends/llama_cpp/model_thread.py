@@ -1,7 +1,7 @@
-"""The one thread that runs all models, so that streaming and interrupts work meanwhile.
+"""The one thread that runs all models, so that the event loop stays free for streaming and interrupts.
 
-One for the whole process, whatever the number of models: llama.cpp has threads of its own for each thread that calls
-it, which wait for each other actively. With a second set of them on the same cores each pass takes half as long again.
+All models of the process share it. llama.cpp starts a set of threads for each thread that calls it, and the threads of
+a set wait for each other in a busy loop. With a second set on the same cores a pass takes 1.5 times as long.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _POOL = ThreadPoolExecutor(max_workers=1, thread_name_prefix="specollama-llama")
 
 
 async def run_on_model_thread(work: Callable[[Callable[[], bool]], T]) -> T:
-    """The outcome of `work`, which can ask whether to stop: when the caller was cancelled."""
+    """Run `work` on the model thread and return its result. Raises what `work` raises.
+
+    `work` gets a function that returns True once the caller was cancelled.
+    """
     stopped = Event()
     try:
         return await asyncio.get_running_loop().run_in_executor(_POOL, work, stopped.is_set)

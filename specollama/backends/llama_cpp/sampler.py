@@ -1,8 +1,8 @@
-"""The target's sampler over a whole vocabulary, in llama.cpp's order, with noise by position.
+"""The target's sampler over a whole vocabulary: llama.cpp's filters in llama.cpp's order, with noise by position.
 
-A draw is the best of log p + Gumbel noise, the noise a function of seed, position and token alone: see `gumbel`. So the
-token at a place is the same whether it was drafted there or not, and a draft model that draws with the same noise tends
-to draw the same token.
+The sampler picks the token with the largest log p + Gumbel noise. The noise depends on seed, position and token alone
+(see `gumbel`). So the token at a place is the same whether or not it was drafted, and a draft model that uses the same
+noise tends to sample the same token.
 """
 
 from __future__ import annotations
@@ -17,23 +17,25 @@ from specollama.backends.llama_cpp.gumbel import Logits, Tokens, Weights, best_w
 from specollama.errors import RunError
 from specollama.spec_decode.types import SamplingOptions
 
-Cut = Callable[[Weights, SamplingOptions], Tokens]
+Filter = Callable[[Weights, SamplingOptions], Tokens]
 
-_FIRST_GUESS = 64  # tokens that may reach top_p
-_MARGIN = 1e-3  # of a logit: `_min_p` decides about the tokens at its bound
+_FIRST_GUESS = 64  # tokens; how many top tokens `_nucleus` tries first
+_MARGIN = 1e-3  # logits; tokens this near to the bound stay on the shortlist, and `_min_p` decides about them
 
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """How tokens are drawn: `options` at their effective value, `seed` the base of the noise."""
+    """Samples tokens. `options` hold effective values (defaults filled in); `seed` seeds the noise."""
 
     options: SamplingOptions
     seed: int
 
     def draw(self, logits: Logits, before: Sequence[int], position: int) -> int:
-        """The token at a place, by its row of raw logits and all tokens before it (for penalties).
+        """Sample the token at `position`.
 
-        Raises RunError where the logits, or what penalties made of them, aren't numbers.
+        `logits`: raw, shape (vocabulary,). `before`: all earlier tokens, for penalties.
+
+        Raises RunError when the logits aren't finite, before or after penalties.
         """
         options = self.options
         row = apply_penalties(logits, before, options)
@@ -42,13 +44,13 @@ class Sampler:
         if _keeps_all(options, len(row)):
             return best_with_noise(_checked(row), options.temperature, self.seed, position)
         tokens, probabilities = _distribution(row, options)
-        with np.errstate(divide="ignore"):  # at a low temperature the others' probabilities are 0
+        with np.errstate(divide="ignore"):  # at a low temperature all probabilities but the largest underflow to 0
             return int(tokens[np.argmax(np.log(probabilities) + gumbel_noise(self.seed, position, tokens))])
 
     def distribution(self, logits: Logits, before: Sequence[int]) -> tuple[Tokens, Weights]:
-        """The tokens that may be drawn, most probable first, and their probabilities, adding up to 1.
+        """The tokens that may be sampled, most probable first, and their probabilities, which add up to 1.
 
-        Raises RunError where the logits, or what penalties made of them, aren't numbers.
+        Raises RunError when the logits aren't finite, before or after penalties.
         """
         row = apply_penalties(logits, before, self.options)
         if self.options.greedy:
@@ -57,19 +59,19 @@ class Sampler:
 
 
 def _distribution(row: Logits, options: SamplingOptions) -> tuple[Tokens, Weights]:
-    tokens, cuts = _shortlist(_checked(row), options)
-    kept = row[tokens].astype(np.float64)
-    for cut in cuts:
-        chosen = cut(_softmax(kept), options)
-        tokens, kept = tokens[chosen], kept[chosen]
-    with np.errstate(over="ignore"):  # near temperature 0 all but the best are infinitely far below it
-        return tokens, _softmax((kept - kept.max()) / options.temperature)
+    tokens, filters = _shortlist(_checked(row), options)
+    logits = row[tokens].astype(np.float64)
+    for keep in filters:
+        chosen = keep(_softmax(logits), options)
+        tokens, logits = tokens[chosen], logits[chosen]
+    with np.errstate(over="ignore"):  # near temperature 0 all but the best become -inf
+        return tokens, _softmax((logits - logits.max()) / options.temperature)
 
 
-def _shortlist(row: Logits, options: SamplingOptions) -> tuple[Tokens, tuple[Cut, ...]]:
-    """The tokens that the first cuts leave, most probable first, and the cuts that remain.
+def _shortlist(row: Logits, options: SamplingOptions) -> tuple[Tokens, tuple[Filter, ...]]:
+    """The tokens that pass the first filters, most probable first, and the filters still to apply.
 
-    Sorting a whole vocabulary takes ten times as long as finding the few tokens that most options leave.
+    Sorting a whole vocabulary takes ten times as long as finding the few tokens that pass most options' filters.
     """
     every = (_typical, _top_p, _min_p)
     if 0 < options.top_k < len(row):
@@ -95,15 +97,16 @@ def _nucleus(row: Logits, top_p: float) -> Tokens:
 
 
 def _checked(row: Logits) -> Logits:
+    """The row itself. Raises RunError when its largest logit isn't finite."""
     if not np.isfinite(row.max()):
         raise RunError("there is no token to draw: the logits aren't numbers, or the penalties are too large")
     return row
 
 
 def _keeps_all(options: SamplingOptions, size: int) -> bool:
-    """Whether no cut takes a token away."""
-    uncut = options.typical_p >= 1 and options.top_p >= 1 and options.min_p <= 0
-    return uncut and not 0 < options.top_k < size
+    """Whether no filter removes a token."""
+    unfiltered = options.typical_p >= 1 and options.top_p >= 1 and options.min_p <= 0
+    return unfiltered and not 0 < options.top_k < size
 
 
 def apply_penalties(logits: Logits, before: Sequence[int], options: SamplingOptions) -> Logits:
@@ -116,8 +119,8 @@ def apply_penalties(logits: Logits, before: Sequence[int], options: SamplingOpti
         return logits
     tokens = np.fromiter(counts.keys(), dtype=np.int64)
     times = np.fromiter(counts.values(), dtype=np.float32)
-    row, found = logits.copy(), logits[tokens]
-    repeated = np.where(found <= 0, found * options.repeat_penalty, found / options.repeat_penalty)
+    row, values = logits.copy(), logits[tokens]
+    repeated = np.where(values <= 0, values * options.repeat_penalty, values / options.repeat_penalty)
     row[tokens] = repeated - times * options.frequency_penalty - options.presence_penalty
     return row
 
@@ -141,7 +144,7 @@ def _softmax(logits: Weights) -> Weights:
 
 
 def _typical(probabilities: Weights, options: SamplingOptions) -> Tokens:
-    """Locally typical sampling (Meister et al. 2022): the entries nearest to the entropy that reach the mass."""
+    """Locally typical sampling (Meister et al. 2022): the entries nearest to the entropy, up to a mass of typical_p."""
     if options.typical_p >= 1:
         return np.arange(len(probabilities))
     information = -np.log(np.maximum(probabilities, 1e-300))
@@ -152,16 +155,16 @@ def _typical(probabilities: Weights, options: SamplingOptions) -> Tokens:
 
 
 def _top_p(probabilities: Weights, options: SamplingOptions) -> Tokens:
-    """The first entries that together reach top_p."""
+    """The fewest first entries whose probabilities add up to top_p or more."""
     if options.top_p >= 1:
         return np.arange(len(probabilities))
     return np.arange(max(1, min(len(probabilities), int(np.searchsorted(np.cumsum(probabilities), options.top_p)) + 1)))
 
 
 def _min_p(probabilities: Weights, options: SamplingOptions) -> Tokens:
-    """The entries that have at least that share of the best one's probability."""
+    """The entries with a probability of at least min_p times the largest one."""
     if options.min_p <= 0:
         return np.arange(len(probabilities))
-    if options.min_p > 1:  # llama.cpp then keeps one, whatever ties with it
+    if options.min_p > 1:  # llama.cpp then keeps one token, even if others tie with it
         return np.arange(1)
     return np.flatnonzero(probabilities >= options.min_p * probabilities.max())

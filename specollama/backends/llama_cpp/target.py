@@ -1,4 +1,4 @@
-"""Models opened in process as target and as drafter: a round is one pass, with the logits of all its places."""
+"""The target of route `local`: a model in this process that scores a whole draft in one forward pass."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from specollama.spec_decode.types import (
     VerifyResult,
 )
 
-_LARGEST_SUPPORT = 256  # tokens of a distribution that is worth writing out; beyond it the rule is match
+_LARGEST_SUPPORT = 256  # tokens; REJECTION needs the whole distribution, larger ones are judged by exact match
 
 
 @dataclass(slots=True)
 class TokenSequence:
-    """The tokens of a reply, its prompt included, in the target's vocabulary. The target adds to it."""
+    """The tokens of the prompt and of the reply so far, in the target's vocabulary. The target appends to it."""
 
     tokens: list[int]
     prompt_tokens: int = field(init=False)  # tokens of the prompt
@@ -43,10 +43,10 @@ class TokenSequence:
 
 @dataclass(frozen=True, slots=True)
 class LocalTarget:
-    """Route `local`: all places of a draft in one pass.
+    """Route `local`: scores all places of a draft in one forward pass.
 
-    Each token is a function of the text before it and the sampler's seed, whatever was drafted. `top_count`: how many
-    of the most probable tokens a row tells.
+    Each token depends on the text before it and the sampler's seed alone, not on the draft. `top_count`: number of
+    most probable tokens in each row.
     """
 
     model: LlamaModel
@@ -66,7 +66,7 @@ class LocalTarget:
         return self._continuation("", 0, None)
 
     async def stream(self, limit: int | None) -> AsyncGenerator[Token | TargetContinuation, None]:
-        hidden = 0  # tokens of characters that took several, but for one of each
+        hidden = 0  # tokens after the first one of each character that took several tokens
         while limit is None or limit > 0:
             written = await model_thread.run_on_model_thread(partial(self._decode_character, limit))
             for token in written.tokens:
@@ -90,17 +90,17 @@ class LocalTarget:
         with suppress(Cancelled):
             logits = self.model.logits([*tokens, *(token for token, _ in drafted)], len(drafted) + 1, stopped)
             return TargetScores(self._rows(drafted, logits), rows_requested=len(drafted) + 1, prefilled_tokens=read)
-        return TargetScores({})  # nobody waits for it any more
+        return TargetScores({})  # the caller was cancelled and doesn't read it
 
     def _rows(self, drafted: list[tuple[int, str]], logits: Sequence[Logits]) -> dict[int, TargetRow]:
-        """The rows as far as they follow what the target agrees with; all of them under REJECTION."""
+        """The rows by text offset, up to the first draft token that the target didn't sample; all under REJECTION."""
         rows, offset, before = dict[int, TargetRow](), 0, list(self.sequence.tokens)
         for row, (token, text) in zip(logits, [*drafted, (-1, "")], strict=True):
             chosen = self.sampler.draw(row, before, len(before) - self.sequence.prompt_tokens)
             rows[offset] = self._row(chosen, row, before)
-            # Two tokens may print the same: rows beyond would follow the one that wasn't drawn.
-            parted = chosen != token and self.vocabulary.display_text(chosen) == text
-            if parted or (chosen != token and self.rule is not AcceptanceMethod.REJECTION):
+            # Two tokens may have the same text: the later rows would follow the token that wasn't sampled.
+            same_text = chosen != token and self.vocabulary.display_text(chosen) == text
+            if same_text or (chosen != token and self.rule is not AcceptanceMethod.REJECTION):
                 break
             before.append(token)
             offset += len(text)
@@ -113,12 +113,12 @@ class LocalTarget:
         if not text:
             return TargetRow(None, p=self._distribution(logits, before))
         best = most_probable(logits, self.top_count)
-        found = log_probability(logits, [chosen, *best])
+        logprobs = log_probability(logits, [chosen, *best])
         top = tuple(
             Token(self.vocabulary.display_text(token), logprob, token)
-            for token, logprob in zip(best, found[1:], strict=True)
+            for token, logprob in zip(best, logprobs[1:], strict=True)
         )
-        return TargetRow(Token(text, found[0], chosen), top=top, p=self._distribution(logits, before))
+        return TargetRow(Token(text, logprobs[0], chosen), top=top, p=self._distribution(logits, before))
 
     def _distribution(self, logits: Logits, before: Sequence[int]) -> Distribution | None:
         return (
@@ -128,7 +128,7 @@ class LocalTarget:
         )
 
     def _decode_character(self, limit: int | None, stopped: Callable[[], bool]) -> TargetContinuation:
-        """The target's next character, however many tokens it takes."""
+        """Sample tokens until they complete a character; appends them to the sequence."""
         decoder, text, sampled = codecs.getincrementaldecoder("utf-8")("replace"), "", 0
         tokens = self.sequence.tokens
         while not self._is_full and (limit is None or sampled < limit) and not stopped():
@@ -141,9 +141,7 @@ class LocalTarget:
             text += decoder.decode(self.vocabulary.token_bytes(chosen))
             if text and not decoder.getstate()[0]:
                 return self._continuation(text, sampled, None)
-        return self._continuation(
-            text, sampled, DoneReason.LENGTH
-        )  # without the beginning of a character, as servers do
+        return self._continuation(text, sampled, DoneReason.LENGTH)  # an incomplete character is dropped, as servers do
 
     def _continuation(self, text: str, sampled: int, end: DoneReason | None) -> TargetContinuation:
         tokens = (Token(text),) if text else ()
@@ -153,18 +151,18 @@ class LocalTarget:
 
     @property
     def _why_full(self) -> str:
-        """A server would go on without the beginning of the text; nothing is dropped here."""
+        """The reason for stopping at a full context. A server would drop the oldest tokens instead."""
         return f"the context of {self.model.context_length} tokens is full: give a larger num_ctx"
 
     def _retokenized(self, draft: Draft) -> list[tuple[int, str]]:
-        """The draft in the target's tokens, with their texts; up to the first that has none of its own.
+        """The draft as target tokens with their texts.
 
-        And as far as they spell the draft.
+        Stops at the first token without a text of its own, and at the first one that departs from the draft's text.
         """
         if self.rule is AcceptanceMethod.REJECTION:
             return self._aligned_singly(draft)
         ids = [token.id for token in draft.tokens if token.id is not None]
-        if len(ids) < len(draft.tokens):  # by text, or of a draft model with another tokenizer
+        if len(ids) < len(draft.tokens):  # the drafter has no token ids, or has another tokenizer
             ids = self.vocabulary.encode_continuation(draft.text)
         aligned, rest = list[tuple[int, str]](), draft.text
         for token, text in zip(ids, map(self.vocabulary.token_text, ids), strict=True):
@@ -195,23 +193,26 @@ class LocalTarget:
 def rejection_distribution(
     sampler: Sampler, vocabulary: LlamaTokenizer, logits: Logits, before: Sequence[int]
 ) -> Distribution | None:
-    """What is drawn from, by text, given that the draw has one; None where that can't be written out."""
+    """The sampling distribution over token texts, renormalised over the unambiguous ones.
+
+    None when more than _LARGEST_SUPPORT tokens may be drawn. Raises RunError as `Sampler.distribution` does.
+    """
     tokens, probabilities = sampler.distribution(logits, before)
     if len(tokens) > _LARGEST_SUPPORT:
         return None
-    shown = [Token("" if vocabulary.is_end(int(token)) else vocabulary.token_text(int(token))) for token in tokens]
-    return renormalize_visible(shown, probabilities.tolist(), vocabulary.unambiguous_texts)
+    texts = [Token("" if vocabulary.is_end(int(token)) else vocabulary.token_text(int(token))) for token in tokens]
+    return renormalize_visible(texts, probabilities.tolist(), vocabulary.unambiguous_texts)
 
 
 def most_probable(logits: Logits, count: int) -> list[int]:
-    """The best tokens of a row, best first."""
+    """The ids of the `count` tokens with the largest logits, largest first. `logits` has shape (vocabulary,)."""
     if count <= 2:  # far faster than a partition of a large vocabulary
         best = int(np.argmax(logits))
         if count < 2:
             return [best][:count]
-        kept, logits[best] = logits[best], -np.inf
+        largest, logits[best] = logits[best], -np.inf
         second = int(np.argmax(logits))
-        logits[best] = kept
+        logits[best] = largest
         return [best, second]
     chosen = np.argpartition(logits, len(logits) - count)[-count:]
     return [int(token) for token in chosen[np.argsort(-logits[chosen], kind="stable")]]

@@ -1,7 +1,7 @@
-"""The target's exact tokenizer, rebuilt on the client from what /api/show tells when it is verbose.
+"""The target's exact tokenizer, rebuilt on the client from the answer of a verbose /api/show.
 
-The vocabulary is written as a GGUF without weights, which llama.cpp opens with `vocab_only`: the same tokenizer
-as the server's. Kept in the cache directory by the model's digest.
+The client writes the vocabulary as a GGUF without weights, and llama.cpp opens that file with `vocab_only`. This gives
+the same tokenizer as the server's. The file stays in the cache directory under the model's digest.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from specollama.config import paths
 from specollama.config.atomic_file import replacement
 from specollama.errors import MissingPackage, RunError
 
-_LONG_TEXT = 2048  # characters, from which tokenising a text again and again is worth sparing
+_LONG_TEXT = 2048  # characters; for texts this long, `encode` remembers the tokens of the beginning
 _PIECE_LIMIT = 1024  # bytes; the longest pieces of known vocabularies have a few hundred
 
 
 def cache_path(url: str, digest: str) -> Path:
-    """Where the vocabulary of a model is kept; a server's word for a digest counts for that server alone."""
+    """File of a model's vocabulary. Each server has a folder of its own: another server's digests aren't trusted."""
     server = hashlib.sha256(url.encode()).hexdigest()[:16]
     return paths.cache_folder() / "vocabularies" / server / f"{digest}.gguf"
 
@@ -35,7 +35,7 @@ def cache_path(url: str, digest: str) -> Path:
 def write_vocabulary_file(model_info: Mapping[str, Any], path: Path) -> None:
     """Write the tokenizer part of a verbose `model_info` as a GGUF without weights.
 
-    Raises RunError when the server left the vocabulary out, MissingPackage without the package gguf.
+    Raises RunError when the vocabulary is missing or malformed, MissingPackage without the package gguf.
     """
     if not model_info.get("tokenizer.ggml.tokens"):
         raise RunError("the server doesn't give the model's vocabulary")
@@ -54,7 +54,7 @@ def write_vocabulary_file(model_info: Mapping[str, Any], path: Path) -> None:
 
 
 def _add(gguf: Any, writer: Any, key: str, value: Any) -> None:
-    """JSON doesn't tell integers apart: llama.cpp wants ids unsigned, and token types signed."""
+    """Add a value with its GGUF type: llama.cpp wants ids unsigned and token types signed."""
     kinds = gguf.GGUFValueType
     if isinstance(value, bool):
         writer.add_key_value(key, value, kinds.BOOL)
@@ -71,7 +71,7 @@ def _add(gguf: Any, writer: Any, key: str, value: Any) -> None:
 def _element_kind(kinds: Any, key: str, value: list[Any]) -> Any:
     if isinstance(value[0], str):
         return kinds.STRING
-    if key.endswith(".scores"):  # whole numbers lose their point in JSON
+    if key.endswith(".scores"):  # JSON writes 1.0 as 1
         return kinds.FLOAT32
     return kinds.INT32 if all(isinstance(item, int) for item in value) else kinds.FLOAT32
 
@@ -85,6 +85,7 @@ def _import_gguf() -> Any:
 
 
 def import_llama() -> Any:
+    """The module llama_cpp. Raises MissingPackage when it isn't installed or its library can't be loaded."""
     try:
         import llama_cpp
     except (ImportError, RuntimeError, OSError) as error:  # RuntimeError: its library can't be loaded
@@ -103,7 +104,7 @@ def _advice(package: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _CachedPrefix:
-    """A beginning that many texts have in common, up to the control token `marker` and with it, and its tokens."""
+    """A beginning that many texts share, and its tokens. `head` ends with the text of the control token, `marker`."""
 
     head: str
     marker: str
@@ -127,8 +128,8 @@ class LlamaTokenizer:
         self._vocab = llama.llama_model_get_vocab(self._model)
         size = llama.llama_vocab_n_tokens(self._vocab)
         self._pieces = [self._piece(token) for token in range(size)]
-        self._shown = [_prefix(piece).decode() for piece in self._pieces]
-        self.unambiguous_texts = _distinct(self._pieces, self._shown)
+        self._texts = [_prefix(piece).decode() for piece in self._pieces]
+        self.unambiguous_texts = _distinct(self._pieces, self._texts)
         self._root: _CachedPrefix | None = None
         self.adds_begin_marker = bool(llama.llama_vocab_get_add_bos(self._vocab))
 
@@ -150,7 +151,10 @@ class LlamaTokenizer:
         return "" if token < 0 else self._piece(token, special=True).decode("utf-8", "replace")
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """The whole text's tokens; what a long prompt has before its last control token is remembered."""
+        """The tokens of the whole text. Remembers those of a long text up to its last control token.
+
+        Raises RunError when the tokenizer is closed or llama.cpp fails.
+        """
         if self._root and text.startswith(self._root.head):
             return self._root.ids + self._tokenise(self._root.marker + text[len(self._root.head) :], whole=False)[1:]
         ids = self._tokenise(text, whole=True)
@@ -159,17 +163,17 @@ class LlamaTokenizer:
         return ids
 
     def encode_fragment(self, text: str) -> list[int]:
-        """The tokens of a piece of text by itself: without a begin marker."""
+        """The tokens of a piece of text by itself, without a begin marker. Raises RunError as `encode` does."""
         return list(self._tokenise(text, whole=False))
 
     def encode_continuation(self, text: str) -> list[int]:
-        """The tokens of a piece of text that others come before: without the space that some models begin with."""
+        """The tokens of a text that follows other text, without the space that some tokenizers add at the beginning."""
         before, both = self.encode_fragment("\n"), self.encode_fragment(f"\n{text}")
-        apart = both[: len(before)] == before  # else the line break became one token with what follows
-        return both[len(before) :] if apart else self.encode_fragment(text)
+        separate = both[: len(before)] == before  # otherwise one token has the line break and some of the text
+        return both[len(before) :] if separate else self.encode_fragment(text)
 
     def _tokenise(self, text: str, *, whole: bool) -> tuple[int, ...]:
-        """`whole`: a begin marker is added where the model wants one."""
+        """`whole`: llama.cpp adds a begin marker if the model wants one."""
         if not self._model:
             raise RunError("the model was closed: other options were asked for")
         raw = text.encode()
@@ -181,9 +185,9 @@ class LlamaTokenizer:
         return tuple(tokens[:count])
 
     def _encode_with_cached_prefix(self, text: str, ids: tuple[int, ...]) -> None:
-        """llama.cpp cuts a text at its control tokens first, so that what follows one is tokenised by itself.
+        """Remember the tokens up to the last control token: llama.cpp tokenises the text after one by itself.
 
-        Kept only where that is seen to give the same tokens.
+        Nothing is remembered if tokenising the two parts gives other tokens than `ids`.
         """
         last = next((token for token in reversed(ids) if self._llama.llama_vocab_is_control(self._vocab, token)), None)
         if last is None:
@@ -198,31 +202,32 @@ class LlamaTokenizer:
             self._root = root
 
     def display_text(self, token: int) -> str:
-        return self._shown[token]
+        """The text of a token without an incomplete last character; "" for control tokens."""
+        return self._texts[token]
 
     def all_texts(self) -> list[str]:
-        """What each token prints, by id."""
-        return self._shown
+        """`display_text` of all tokens, by id."""
+        return self._texts
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes of a token, which may be a part of a character; none for control tokens."""
+        """The bytes of a token, which may end within a character; b"" for control tokens."""
         return self._pieces[token]
 
     def token_text(self, token: int) -> str:
-        """The text of a token that is whole characters; "" for any other."""
-        return self._shown[token] if len(self._shown[token].encode()) == len(self._pieces[token]) else ""
+        """The text of a token that consists of whole characters; "" for any other token."""
+        return self._texts[token] if len(self._texts[token].encode()) == len(self._pieces[token]) else ""
 
     def is_end(self, token: int) -> bool:
-        """Whether a reply is over with this token."""
+        """Whether this token ends a reply (llama.cpp: end of generation)."""
         return bool(self._llama.llama_vocab_is_eog(self._vocab, token))
 
     @cached_property
     def id_by_text(self) -> dict[str, int]:
-        """The tokens by their text, of those whose text is theirs alone."""
-        return {text: token for token, text in enumerate(self._shown) if text in self.unambiguous_texts}
+        """Token ids by text, for the texts that one token alone has."""
+        return {text: token for token, text in enumerate(self._texts) if text in self.unambiguous_texts}
 
     def control_tokens_in(self, text: str) -> tuple[str, ...]:
-        """The control tokens in a text, as they are written there, each once."""
+        """The texts of the control tokens in a text, without duplicates, in order of first occurrence."""
         control = (token for token in self.encode(text) if self._llama.llama_vocab_is_control(self._vocab, token))
         return tuple(dict.fromkeys(self._piece(token, special=True).decode("utf-8", "replace") for token in control))
 
@@ -233,7 +238,7 @@ class LlamaTokenizer:
 
 
 def _prefix(piece: bytes) -> bytes:
-    """The longest beginning of a piece that is whole characters."""
+    """The longest beginning of a piece that consists of whole characters."""
     for end in range(len(piece), max(-1, len(piece) - 4), -1):
         try:
             piece[:end].decode()
@@ -243,15 +248,16 @@ def _prefix(piece: bytes) -> bytes:
     return b""
 
 
-def _distinct(pieces: list[bytes], shown: list[str]) -> frozenset[str]:
-    times = Counter(shown)
-    whole = (text for text, piece in zip(shown, pieces, strict=True) if text.encode() == piece)
-    # the mark stands for fragments on some servers, and a row that shows it is taken for one
+def _distinct(pieces: list[bytes], texts: list[str]) -> frozenset[str]:
+    """The texts that one token alone has, and that are all of its bytes."""
+    times = Counter(texts)
+    whole = (text for text, piece in zip(texts, pieces, strict=True) if text.encode() == piece)
+    # some servers write U+FFFD for an incomplete character, and a row with it is read as one
     return frozenset(text for text in whole if text and times[text] == 1 and "\ufffd" not in text)
 
 
 def silence_llama_log(llama: Any) -> None:
-    """llama.cpp logs each key that it reads to stderr."""
+    """Turn llama.cpp's log off: it writes each metadata key of a file to stderr."""
     llama.llama_log_set(_quiet(llama), ctypes.c_void_p(0))
 
 

@@ -1,4 +1,4 @@
-"""Drafts by a model that an Ollama server runs."""
+"""Drafter that runs a draft model on an Ollama server."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from specollama.spec_decode.types import AcceptanceMethod, Distribution, Draft, 
 
 
 class OllamaDrafter:
-    """A draft model on an Ollama server: N tokens in one request, with the distributions they were drawn from.
+    """A draft model on an Ollama server: N tokens in one request, with the distributions they were sampled from.
 
-    Under REJECTION it samples as the target does, narrowed so that q is always known; under any other rule its
-    most probable tokens are the best guess. `vocabulary` is the target's, given when the draft model's is the
-    same; q is unknown without it. `row_tokens` as for the target: what one token takes.
+    Under REJECTION it samples as the target does, from few enough tokens that q is always known. Under any other rule
+    it proposes its most probable tokens. `vocabulary` is the target's tokenizer, given if the draft model has the same
+    one; without it q is unknown. `row_tokens`: the num_predict with which the server returns one token.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class OllamaDrafter:
         self._requests = replace(requests, options=options)
         self._seed = seed
         self._vocabulary = vocabulary if sampled else None
-        self._lost = row_tokens - 1  # tokens that the server draws and doesn't show
+        self._lost = row_tokens - 1  # tokens that the server samples but doesn't return
         self._note = note
         self._asked = 0
 
@@ -69,7 +69,7 @@ class OllamaDrafter:
         """The model learns nothing from one round to the next."""
 
     def _drawn(self, entry: Logprob) -> tuple[bool, Distribution | None]:
-        """Whether the entry is one visible token, and what it was drawn from.
+        """Whether the entry is one visible token, and the distribution that it was sampled from.
 
         A character of several tokens comes as one entry, with the row of its last fragment: the draw at this
         place was hidden, and nothing is drafted there.
@@ -88,14 +88,14 @@ class OllamaDrafter:
 
 
 class RetokenizingDrafter:
-    """A drafter with another tokenizer, its drafts put into the target's tokens."""
+    """Wraps a drafter with another tokenizer, and retokenizes its drafts into target tokens."""
 
     def __init__(self, drafter: Drafter, vocabulary: Tokenizer) -> None:
         self._drafter = drafter
         self._vocabulary = vocabulary
 
     async def propose(self, text: str, count: int) -> Draft:
-        draft = await self._drafter.propose(text, count + 1)  # of which the last is left out
+        draft = await self._drafter.propose(text, count + 1)  # the last token is dropped
         if not draft.tokens:
             return draft
         texts = retokenize_draft(text, draft.text, self._vocabulary)

@@ -1,4 +1,4 @@
-"""What has to be known of a model on a server before it may draft or verify.
+"""Facts about a model on a server that decide whether it can draft or verify.
 
 Versions: repeat_penalty was 1.1 by default before 0.32.10; rendering without answering came with
 0.11.5, log-probabilities with 0.12.11; from then until
@@ -48,7 +48,7 @@ class ModelInfo:
 
     @property
     def engine(self) -> str:
-        """What runs the model behind Ollama's API."""
+        """The program that runs the model behind Ollama's API."""
         if self.show.details.format == "safetensors":
             return "MLX"
         return "Go runner" if self._before(0, 30) else "llama-server"
@@ -59,12 +59,12 @@ class ModelInfo:
 
     @property
     def renders_prompts(self) -> bool:
-        """Whether it tells what prompt it makes of a chat; an older one would answer the chat instead."""
+        """Whether the server can return the prompt of a chat; an older version would answer the chat instead."""
         return not self._before(0, 11, 5)
 
     @property
     def row_tokens(self) -> int:
-        """What num_predict has to be for one token to come."""
+        """The num_predict with which the server returns one token."""
         return 2 if self.has_logprobs and self._before(0, 15, 5) else 1
 
     @property
@@ -82,12 +82,12 @@ class ModelInfo:
         return bool(self.show.remote_host) or self.name.endswith((":cloud", "-cloud"))
 
     def speculates_natively(self, options: Mapping[str, Any]) -> bool:
-        """Whether its server drafts for it: its rows then have holes. `options`: those in effect.
+        """Whether the server itself speculates; then some rows lack log-probabilities. `options`: those in effect.
 
         Ollama drafts 4 tokens where the Modelfile has a DRAFT, else none; `draft_num_predict` wins over both.
         """
-        if (asked := options.get("draft_num_predict")) is not None:
-            return bool(asked)
+        if (draft_tokens := options.get("draft_num_predict")) is not None:
+            return bool(draft_tokens)
         return re.search(r"^DRAFT\s", self.show.modelfile, re.MULTILINE) is not None
 
     def _before(self, *version: int) -> bool:
@@ -95,7 +95,7 @@ class ModelInfo:
 
 
 async def fetch_model_info(server: OllamaServer, name: str) -> ModelInfo:
-    """Ask a server about a model. Raises ModelMissing with near names, or another EndpointError."""
+    """Fetch a model's facts from its server. Raises ModelMissing with similar names, or another EndpointError."""
     version, show, listed = await asyncio.gather(server.version(), server.show(name), server.tags())
     return ModelInfo(name, server, parsed_version(version), show, _digest(name, listed))
 
@@ -129,11 +129,13 @@ def _value(text: str) -> Any:
 
 def _digest(name: str, listed: list[ListedModel]) -> str:
     digest = next((model.digest for model in listed if full_name(model.name) == full_name(name)), "")
-    return digest if re.fullmatch("[0-9a-fA-F]*", digest) else ""  # it names files: nothing else may come in
+    return (
+        digest if re.fullmatch("[0-9a-fA-F]*", digest) else ""
+    )  # it becomes a file name: nothing but hexadecimal digits may be in it
 
 
 def forwarded_options(requested: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the requested options that go into every request as they are; unset ones are left out."""
+    """The requested options that go into every request unchanged, without those that are None."""
     return {name: value for name, value in requested.items() if name in PASSED_ON_OPTIONS and value is not None}
 
 

@@ -1,4 +1,4 @@
-"""What Ollama is asked in the course of a reply: the bodies, the same in all but their prompt, length and seed."""
+"""Bodies of the requests to Ollama during a reply; only prompt, length and seed differ between them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from specollama.spec_decode.types import SamplingOptions
 class RequestTemplate:
     """The bodies of all requests of one reply to one model.
 
-    `passed_on` are the options that are the same in each: load-time ones, or Ollama loads the model anew. A
-    `keep_alive` of 0 isn't sent with them, since it would unload the model after each: see `unload`.
+    `passed_on`: options sent in every request, load-time options among them; if they changed, Ollama would reload the
+    model. A `keep_alive` of 0 isn't sent, since it would unload the model after each request: see `unload`.
     """
 
     model: str
@@ -25,7 +25,7 @@ class RequestTemplate:
     keep_alive: float | str | None = None
 
     def raw(self, prompt: str, *, num_predict: int | None, seed: int | None) -> dict[str, Any]:
-        """The body of a raw request. Stops are matched by us: one that began here would swallow its beginning."""
+        """The body of a raw request. The client matches stop strings: a server would swallow the beginning of one."""
         options: dict[str, Any] = {
             **self.options.distribution,
             "num_predict": -1 if num_predict is None else num_predict,
@@ -51,7 +51,7 @@ class RequestTemplate:
 
     @property
     def unloads(self) -> bool:
-        """Whether the model isn't to stay loaded after the reply."""
+        """Whether `keep_alive` asks for the model to be unloaded after the reply."""
         return re.fullmatch(r"0+(\.0*)?[a-zµ]*", str(self.keep_alive)) is not None
 
     def unload(self) -> dict[str, Any]:

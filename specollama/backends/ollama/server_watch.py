@@ -1,4 +1,4 @@
-"""What replies tell in passing about the servers: models loaded anew, evicted, or prompts read again and again."""
+"""Detects trouble of the servers from the counters in replies: models reloaded or evicted, prompts prefilled again."""
 
 from __future__ import annotations
 
@@ -12,66 +12,66 @@ from specollama.backends.ollama.schema import GenerateReply
 from specollama.spec_decode.interfaces import Target
 from specollama.spec_decode.types import Draft, TargetContinuation, TargetScores, Token, VerifyResult
 
-_LOADED_ANEW = 1_000_000_000  # nanoseconds of load_duration that no look at a loaded model takes
-_LONG_PROMPT = 256  # tokens; reading a shorter one again costs little
+_LOADED_ANEW = 1_000_000_000  # nanoseconds; a longer load_duration means that the model was loaded
+_LONG_PROMPT = 256  # tokens; prefilling a shorter prompt again costs little
 
 
 @dataclass(slots=True)
 class ServerWatch:
-    """One reply's watch over its models. The first round may load them, and each slot reads the prompt once.
+    """Watches the models of one reply. The first round may load them, and each slot may prefill the prompt once.
 
-    `slots`: how many slots may have to read it. `decode_seconds`: seconds that the target takes for a token alone,
-    where that is known before.
+    `slots`: how many slots may have to prefill it. `decode_seconds`: seconds for one token of the target without
+    speculation; None: the first reply with two tokens or more shows it.
     """
 
     target: ModelInfo
     draft: ModelInfo | None  # None: no model drafts
     slots: int
     decode_seconds: float | None = None
-    _noted: set[str] = field(default_factory=set)  # models that have replied
-    _met: set[str] = field(default_factory=set)  # those that have in an earlier round
-    _suspect: ModelInfo | None = None
-    _read_whole: int = 0  # replies for which the whole prompt was read
+    _replied: set[str] = field(default_factory=set)  # names of the models that have replied
+    _replied_earlier: set[str] = field(default_factory=set)  # those that replied in an earlier round
+    _reloaded: ModelInfo | None = None  # a model that was loaded during the reply
+    _full_prefills: int = 0  # replies for which the server prefilled the whole prompt
 
     def note_draft(self, reply: GenerateReply) -> None:
-        """A reply of the draft model."""
+        """Take the counters of a reply of the draft model."""
         assert self.draft
         self._note_load(self.draft, reply)
 
     def note_target(self, reply: GenerateReply) -> None:
-        """A reply of the target."""
+        """Take the counters of a reply of the target."""
         self._note_load(self.target, reply)
         if self.decode_seconds is None and (beyond_first := (reply.eval_count or 1) - 1) > 0:
             self.decode_seconds = (reply.eval_duration or 0) / beyond_first / 1e9
         tokens, duration = reply.prompt_eval_count or 0, (reply.prompt_eval_duration or 0) / 1e9
-        self._read_whole += tokens > _LONG_PROMPT and duration > self._cheap_prefill_seconds(tokens)
+        self._full_prefills += tokens > _LONG_PROMPT and duration > self._cheap_prefill_seconds(tokens)
 
     def _cheap_prefill_seconds(self, tokens: int) -> float:
-        """Seconds: less than reading so many tokens takes, more than a row whose slot holds all but a few of them.
+        """A bound in seconds between prefilling a few of these tokens and prefilling all of them.
 
-        Not what the first reply took: its slot may hold the prompt from an earlier one. Rows share passes, so that
-        each takes as long as all of them.
+        The first reply's duration can't serve as the bound: its slot may hold the prompt from an earlier reply. Rows
+        share passes, so each row takes as long as all rows together.
         """
         if self.decode_seconds is None:
             return max(1.0, 0.002 * tokens)
         return max(24.0, tokens / 16) * self.decode_seconds
 
     def _note_load(self, model: ModelInfo, reply: GenerateReply) -> None:
-        if (reply.load_duration or 0) > _LOADED_ANEW and model.name in self._met:
-            self._suspect = model
-        self._noted.add(model.name)
+        if (reply.load_duration or 0) > _LOADED_ANEW and model.name in self._replied_earlier:
+            self._reloaded = model
+        self._replied.add(model.name)
 
     async def stop_reason(self) -> str | None:
-        """After a round: why it is better not to go on speculating; None while all is well.
+        """Why speculation should stop after this round; None if nothing is wrong.
 
-        Asks /api/ps only on suspicion.
+        Requests /api/ps only if a model was reloaded. Raises EndpointError when that fails.
         """
-        self._met |= self._noted
-        if self._read_whole > 3 * self.slots:
+        self._replied_earlier |= self._replied
+        if self._full_prefills > 3 * self.slots:
             return "the server reads the whole prompt again and again: its slots don't keep it"
-        if self._suspect is None:
+        if self._reloaded is None:
             return None
-        return await self._explain(self._suspect)
+        return await self._explain(self._reloaded)
 
     async def _explain(self, model: ModelInfo) -> str:
         if self.draft and self.draft.server.url == self.target.server.url:
@@ -82,7 +82,7 @@ class ServerWatch:
 
 
 class MonitoredTarget:
-    """A target that stops being asked once the watch finds trouble."""
+    """A target that ends speculation (`lost`) once its watch finds trouble."""
 
     def __init__(self, target: Target, watch: ServerWatch) -> None:
         self._target = target
@@ -103,6 +103,6 @@ class MonitoredTarget:
 
 
 async def is_loaded(model: ModelInfo) -> bool:
-    """Whether the server has the model in memory."""
+    """Whether the server has the model in memory, by /api/ps. Raises EndpointError."""
     running = (await model.server.ps()).models
     return any(entry.digest == model.digest or full_name(entry.name) == full_name(model.name) for entry in running)

@@ -1,6 +1,6 @@
-r"""Characters that a server in between has cut into the halves of a surrogate pair, "\ud83c" and "\udf0a".
+r"""Joins characters that a proxy has split into the halves of a surrogate pair, "\ud83c" and "\udf0a".
 
-Ollama itself writes whole characters; what stands between may not. Half a character can't be written as UTF-8.
+Ollama itself writes whole characters; a proxy in front of it may not. Half a pair can't be encoded as UTF-8.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _CHAT_TEXTS, _GENERATE_TEXTS = ("thinking", "content"), ("thinking", "response")
 
 
 class SurrogateJoiner:
-    """Joins the halves over the lines of one reply; one that is left alone becomes a replacement mark."""
+    """Joins halves across the lines of one reply. A half without a partner becomes U+FFFD."""
 
     def __init__(self) -> None:
-        self._held: dict[str, str] = {}  # by key: the first half of a character, whose second one is still to come
+        self._first_halves: dict[str, str] = {}  # by key: the half that waits for its second one
 
     def join(self, line: bytes) -> bytes:
-        """The same JSON object, its strings all whole; one that isn't JSON comes back as it is."""
-        if not self._held and not _ESCAPED.search(line):
+        """The same JSON object with whole characters in all strings. A line that isn't JSON is returned unchanged."""
+        if not self._first_halves and not _ESCAPED.search(line):
             return line
         try:
             reply = json.loads(line)
@@ -30,21 +30,21 @@ class SurrogateJoiner:
                 self._join_texts(reply)
                 return json.dumps(_mended(reply)).encode()
         except (ValueError, RecursionError):
-            pass  # whoever reads the line says what is wrong with it
+            pass  # the parser of the line reports the error
         return line
 
     def _join_texts(self, reply: dict[str, Any]) -> None:
-        """Of the texts that are written piece by piece."""
+        """Join halves in the strings that a reply streams piece by piece."""
         message = reply.get("message")
         place, keys = (message, _CHAT_TEXTS) if isinstance(message, dict) else (reply, _GENERATE_TEXTS)
         for key in keys:
-            said = place.get(key) or ""
-            if not isinstance(said, str) or not (said or key in self._held):
+            piece = place.get(key) or ""
+            if not isinstance(piece, str) or not (piece or key in self._first_halves):
                 continue
-            text = self._held.pop(key, "") + said
-            if not reply.get("done") and (cut := _FIRST_HALF.search(text)):
-                self._held[key] = cut.group()
-            place[key] = text.removesuffix(self._held.get(key, ""))
+            text = self._first_halves.pop(key, "") + piece
+            if not reply.get("done") and (half := _FIRST_HALF.search(text)):
+                self._first_halves[key] = half.group()
+            place[key] = text.removesuffix(self._first_halves.get(key, ""))
 
 
 def _mended(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A served model's tokenizer: from the cache, or from what its server tells."""
+"""The tokenizer of a model on a server: from the cache, or built from the server's /api/show."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ TokenizerOrError = LlamaTokenizer | RunError | OSError
 async def load_tokenizers(
     target: ModelInfo, draft: ModelInfo | None
 ) -> tuple[TokenizerOrError, TokenizerOrError | None]:
-    """Those of a pair; None where no model drafts."""
+    """The tokenizers of target and draft model, or the errors; None for the draft if no model drafts."""
     if draft is None:
         return await load_tokenizer(target), None
     return await asyncio.gather(load_tokenizer(target), load_tokenizer(draft))
 
 
 async def load_tokenizer(model: ModelInfo) -> TokenizerOrError:
-    """The model's tokenizer, from the cache or from its server, or why it isn't to be had."""
+    """The model's tokenizer, from the cache or from its server; or the error that prevented it."""
     if not model.digest:
         return RunError(f"{model.server.url} doesn't list {model.name}")
     path = tokenizer.cache_path(model.server.url, model.digest)
