@@ -74,6 +74,9 @@ COMMANDS = {
         "export:export",
         "Write the command line, and the files if any, with which an engine runs the pair by itself.",
     ),
+    "data": Entry(
+        SET_UP, "data:data", "Show what specollama keeps on this disk, where and how large, or delete a kind of it."
+    ),
     "embedded": Entry(
         SET_UP, "embedded:app", "An Ollama-compatible server in process, with a small model to try everything on."
     ),
