@@ -46,6 +46,12 @@ COMMANDS = {
     "release": Entry(
         REVIEW, "release:release", "Let out what was approved, in the form that was approved, and each item once."
     ),
+    "init": Entry(
+        SET_UP,
+        "init:init",
+        "Set up a first pair: find the installed models that make one, write the configuration, try one prompt both "
+        "ways.",
+    ),
     "pairs": Entry(
         SET_UP,
         "pairs:app",
