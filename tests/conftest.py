@@ -1,14 +1,20 @@
-"""Servers that the tests share: loading a model takes a second, so each is loaded once a session."""
+"""Servers that the tests share: loading a model takes a second, so each is loaded once a session.
+
+The fixtures import what they serve, so that unit tests, which serve nothing, load none of it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
-from specollama.server.embedded.default_models import default_models
-from specollama.server.embedded.serve import RunningServer, ServeSettings, serve_models
+from tests.support import draws as draws  # registers the profiles of hypothesis
+
+if TYPE_CHECKING:
+    from specollama.server.embedded.serve import RunningServer
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,6 +25,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def embedded() -> Iterator[RunningServer]:
     """The default pair, `draft` and `target`, with 8 slots of 1024 tokens each and one KV cache for all."""
+    from specollama.server.embedded.default_models import default_models
+    from specollama.server.embedded.serve import ServeSettings, serve_models
+
     with serve_models(default_models(), ServeSettings(num_ctx=1024, parallel=8)) as server:
         yield server
 
@@ -38,6 +47,9 @@ def http(embedded_url: str) -> Iterator[httpx.Client]:
 @pytest.fixture(scope="session")
 def small() -> Iterator[RunningServer]:
     """The draft alone as `small`, with 2 slots of 64 tokens, and PARAMETERs as of a Modelfile."""
+    from specollama.server.embedded.default_models import default_models
+    from specollama.server.embedded.serve import ServeSettings, serve_models
+
     models = {"small": default_models()["draft"]}
     parameters = {"small": {"temperature": 0, "num_predict": 3, "stop": [" canvas", "\n"]}}
     with serve_models(models, ServeSettings(num_ctx=64, parallel=2), parameters=parameters) as server:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Protocol
 
 from specollama.backends.prompt_lookup import LookupDrafter
+from specollama.errors import RunError
 from specollama.spec_decode.interfaces import Drafter
 from specollama.spec_decode.planner import Planner
 from specollama.spec_decode.types import Draft, VerifyResult
@@ -67,10 +68,21 @@ class LookupThenModel:
 
 
 class DrafterPool:
-    """Chooses between prompt lookup and the best model by the expected gain of their drafts."""
+    """Chooses between prompt lookup and the best model by the expected gain of their drafts.
 
-    def __init__(self, lookup: LookupDrafter | None, models: Sequence[DraftModel], planner: Planner) -> None:
+    A model that fails is left out of the rest of the reply, and `told` is called with its name and the reason. Raises
+    RunError when nothing else is left to draft.
+    """
+
+    def __init__(
+        self,
+        lookup: LookupDrafter | None,
+        models: Sequence[DraftModel],
+        planner: Planner,
+        told: Callable[[str], None],
+    ) -> None:
         self._lookup = lookup
+        self._told = told
         self._models = {model.name: model for model in models}
         self._planner = planner
         self._found = Draft()  # lookup's draft, if a model's draft was used instead
@@ -81,7 +93,17 @@ class DrafterPool:
         unread = {name: model.uncached_tokens(text) for name, model in self._models.items()}
         chosen = self._planner.pick_drafter(unread, instead=lookup_gain)
         self._found = found if chosen else Draft()
-        return await self._models[chosen].propose(text, count) if chosen else found
+        if not chosen:
+            return found
+        try:
+            return await self._models[chosen].propose(text, count)
+        except RunError as error:
+            del self._models[chosen]
+            if not self._models and self._lookup is None:
+                raise
+            self._told(f"{chosen} drafts no more in this reply: {error}")
+            self._found = Draft()
+            return found
 
     def learn(self, verdict: VerifyResult) -> None:
         if self._found.tokens:

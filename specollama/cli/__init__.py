@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import Annotated, NoReturn
 
@@ -12,6 +13,8 @@ from specollama.cli.command_table import LazyGroup
 from specollama.cli.terminal import signals, standard_streams
 from specollama.cli.terminal.log import LogLevel, show_log
 from specollama.errors import SpecollamaError, UsageError
+
+_FULL = (errno.ENOSPC, errno.EFBIG, errno.EIO)  # of a write: files that are written name themselves
 
 app = typer.Typer(
     name="specollama",
@@ -67,7 +70,8 @@ def _call() -> None:
         _fail(str(error), 2 if isinstance(error, UsageError) else 1)
     except OSError as error:  # a full disk, say; servers' failures are EndpointErrors
         standard_streams.discard_stdout()
-        _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part), 1)
+        where = error.filename or ("standard output" if error.errno in _FULL else "")
+        _fail(": ".join(str(part) for part in (where, error.strerror or error) if part), 1)
 
 
 def _fail(message: str, code: int) -> NoReturn:

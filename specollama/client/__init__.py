@@ -1,4 +1,4 @@
-"""ollama's clients, with requests for a pair speculated: the same methods, arguments, responses and exceptions.
+"""ollama's clients, with speculative decoding for pairs: the same methods, arguments, responses and exceptions.
 
 from specollama import Client
 
@@ -31,18 +31,18 @@ _SPECULATED = {"/api/chat": True, "/api/generate": False}  # whether it is a cha
 
 
 class ChatResponse(ollama.ChatResponse):
-    """ollama's, with the counters of the reply in its last chunk; None elsewhere, and for a model of no pair."""
+    """ollama's response. `specollama`: counters of the reply in its last chunk; None elsewhere and for other models."""
 
     specollama: dict[str, Any] | None = None
 
 
 class GenerateResponse(ollama.GenerateResponse):
-    """ollama's, with the counters of the reply in its last chunk; None elsewhere, and for a model of no pair."""
+    """ollama's response. `specollama`: counters of the reply in its last chunk; None elsewhere and for other models."""
 
     specollama: dict[str, Any] | None = None
 
 
-_OURS: Mapping[type[BaseModel], type[BaseModel]] = {
+_RESPONSE_CLASSES: Mapping[type[BaseModel], type[BaseModel]] = {
     ollama.ChatResponse: ChatResponse,
     ollama.GenerateResponse: GenerateResponse,
 }
@@ -75,20 +75,23 @@ class _Generate(_Common, total=False):
 _Messages = Sequence[Mapping[str, Any] | ollama.Message] | None
 
 
-# Both clients repeat ollama's two methods for their types alone: what comes back has the counters.
+# Both clients repeat ollama's two methods only for their types: the responses have the counters.
 
 
 class Client(ollama.Client):
-    """`ollama.Client` for pairs of the configuration: name one, or its target, as the `model` of `chat` or `generate`.
+    """`ollama.Client` that answers for pairs: pass a pair's name, or its target's, as `model` of `chat` or `generate`.
 
-    `host`: where all else goes; None: the configuration's `serve.endpoint`, else OLLAMA_HOST. `config`: the file, or a
-    loaded configuration; None: the one that the command line would find. Close it, or use it in a `with` statement.
-    Raises ConfigError when the configuration is wrong, or is a working directory's that nobody has trusted.
+    `host`: the server for all other requests; None: the configuration's `serve.endpoint`, else OLLAMA_HOST. `config`: a
+    file, or a loaded configuration; None: the one that the command line would find. Call `close`, or use it in a `with`
+    statement. Raises ConfigError if the configuration is wrong, or is an untrusted one of the working directory.
+
+    `chat` and `generate` raise what ollama's do: ConnectionError if the target's server can't be reached, and
+    `ollama.ResponseError` with the server's status if it refuses; 500 for other failures of a pair.
     """
 
     def __init__(self, host: str | None = None, *, config: Config | Path | str | None = None, **kwargs: Any) -> None:
         self._config = _configuration(config)
-        super().__init__(**_place(host, self._config, kwargs))
+        super().__init__(**_connection_arguments(host, self._config, kwargs))
         self._pool = PairPool(self._config, os.environ)
         self._opened = False
         self._opening = Lock()
@@ -144,23 +147,23 @@ class Client(ollama.Client):
         return ask(model, prompt, suffix, stream=stream, **more)
 
     def _request(self, cls: Any, *args: Any, stream: bool = False, **kwargs: Any) -> Any:
-        answer = _answer(self._pool, args, kwargs)
+        answer = _pair_response(self._pool, args, kwargs)
         if answer is None:
-            return super()._request(_OURS.get(cls, cls), *args, stream=stream, **kwargs)
+            return super()._request(_RESPONSE_CLASSES.get(cls, cls), *args, stream=stream, **kwargs)
         with self._opening:
             if not self._opened:
                 portal.run_sync(self._pool.__aenter__())
                 self._opened = True
-        replies = _replies(answer, _OURS[cls])
-        return replies if stream else _only(replies)
+        replies = _replies(answer, _RESPONSE_CLASSES[cls])
+        return replies if stream else _single_reply(replies)
 
 
 class AsyncClient(ollama.AsyncClient):
-    """`ollama.AsyncClient` for pairs of the configuration. The arguments are those of `Client`."""
+    """`ollama.AsyncClient` that answers for pairs. Arguments and exceptions are those of `Client`."""
 
     def __init__(self, host: str | None = None, *, config: Config | Path | str | None = None, **kwargs: Any) -> None:
         self._config = _configuration(config)
-        super().__init__(**_place(host, self._config, kwargs))
+        super().__init__(**_connection_arguments(host, self._config, kwargs))
         self._pools: dict[asyncio.AbstractEventLoop, PairPool] = {}
         PairPool(self._config, os.environ)  # a wrong configuration shows here, not at the first request
 
@@ -214,17 +217,17 @@ class AsyncClient(ollama.AsyncClient):
         return await ask(model, prompt, suffix, stream=stream, **more)
 
     async def _request(self, cls: Any, *args: Any, stream: bool = False, **kwargs: Any) -> Any:
-        answer = _answer(await self._pool(), args, kwargs)
+        answer = _pair_response(await self._pool(), args, kwargs)
         if answer is None:
-            return await super()._request(_OURS.get(cls, cls), *args, stream=stream, **kwargs)
-        replies = _async_replies(answer, _OURS[cls])
+            return await super()._request(_RESPONSE_CLASSES.get(cls, cls), *args, stream=stream, **kwargs)
+        replies = _async_replies(answer, _RESPONSE_CLASSES[cls])
         if stream:
             return replies
         async with aclosing(replies):
             return await anext(replies)
 
     async def _pool(self) -> PairPool:
-        """The pairs, opened once for each event loop: connections belong to one."""
+        """Return the open pairs of the running event loop, because connections belong to one loop."""
         loop = asyncio.get_running_loop()
         if loop not in self._pools:
             self._pools = {loop: await PairPool(self._config, os.environ).__aenter__()}
@@ -237,8 +240,8 @@ def _configuration(given: Config | Path | str | None) -> Config:
     return trust.configuration(None if given is None else Path(given), os.environ, Path.cwd())
 
 
-def _place(host: str | None, config: Config, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of ollama's own client: its host, and the token that goes there."""
+def _connection_arguments(host: str | None, config: Config, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of ollama's own client: its host, and the token for that host."""
     if host is not None or config.table.serve.endpoint is None:
         return {"host": host, **kwargs}
     endpoint = config.default_endpoint(os.environ)
@@ -247,8 +250,8 @@ def _place(host: str | None, config: Config, kwargs: dict[str, Any]) -> dict[str
     return {"host": endpoint.url, **kwargs, "headers": {**headers, **(kwargs.get("headers") or {})}}
 
 
-def _answer(pool: PairPool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> PairResponse | None:
-    """What answers the request, if it is one that a pair is to answer."""
+def _pair_response(pool: PairPool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> PairResponse | None:
+    """Return the pair's response to a request; None if the request isn't for a pair."""
     chat, body = _SPECULATED.get(args[1]) if len(args) > 1 else None, kwargs.get("json")
     opened = pool.find(body.get("model")) if chat is not None and body else None
     return None if opened is None or chat is None or body is None else PairResponse(opened, body, chat)
@@ -260,8 +263,8 @@ def _replies(answer: PairResponse, kind: type[BaseModel]) -> Generator[Any, None
             yield kind(**chunk)
 
 
-def _only(replies: Generator[Any, None, None]) -> Any:
-    """The one reply of a request that doesn't stream."""
+def _single_reply(replies: Generator[Any, None, None]) -> Any:
+    """Return the only chunk of a request without streaming."""
     [reply] = replies
     return reply
 
@@ -275,6 +278,7 @@ async def _async_replies(answer: PairResponse, kind: type[BaseModel]) -> AsyncGe
 
 @contextmanager
 def _as_ollama_raises() -> Iterator[None]:
+    """Turn the package's errors into those of ollama's clients."""
     try:
         yield
     except Unreachable as error:

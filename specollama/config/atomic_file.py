@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from specollama.config.os_errors import naming_file
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -29,10 +31,11 @@ def replacement(file: Path) -> Iterator[Path]:
     _delete_abandoned(file)
     handle, scratch = _locked_scratch(file)
     try:
-        yield scratch
-        _sync(scratch)  # by its name: the block may have put another file there
-        scratch.replace(file)
-        _sync(file.parent)
+        with naming_file(file):
+            yield scratch
+            _sync(scratch)  # by its name: the block may have put another file there
+            scratch.replace(file)
+            _sync(file.parent)
     finally:
         os.close(handle)
         scratch.unlink(missing_ok=True)

@@ -29,7 +29,7 @@ class AnswerLimits:
 
     whole: int = 32 * MIB  # an answer that is read as a whole
     line: int = 32 * MIB  # one line of a stream
-    scores: int = 256 * MIB  # the log-probabilities that an engine gives for each token of a prompt
+    scores: int = 64 * MIB  # the log-probabilities that an engine gives for each token of a prompt
 
 
 REQUESTS = RequestLimits()

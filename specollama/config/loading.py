@@ -1,4 +1,4 @@
-"""The configuration file: where it is found, how it is read, and the pairs in it."""
+"""Finds and reads the configuration file, and resolves the pairs, models and endpoints in it."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ LOCAL_NAME = "specollama.toml"
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A checked configuration; empty when there is no file.
+    """A validated configuration; empty if there is no file.
 
-    `named`: the file was named, or is the user's own; else it was found in the working directory.
+    `named`: a flag or variable named the file, or it is the user's own. False: it was found in the working directory.
     """
 
     file: Path | None = None
@@ -44,7 +44,7 @@ class Config:
     named: bool = True
 
     def pair(self, name: str | None, environ: Mapping[str, str]) -> PairSettings:
-        """The pair of that name, the default one for None.
+        """Return the pair of that name; for None the default pair.
 
         Raises ConfigError when there is no such pair, no default, or a variable that holds a token isn't set.
         """
@@ -59,14 +59,14 @@ class Config:
         return chosen == EMBEDDED and EMBEDDED not in self.table.pairs
 
     def model_at(self, text: str, flag: str, environ: Mapping[str, str]) -> DraftRef:
-        """The model that a flag ("target", "draft") gives as `MODEL`, `MODEL@SERVER`, `FILE.gguf` or `lookup`.
+        """Return the model that a flag ("target", "draft") gives as `MODEL`, `MODEL@SERVER`, `FILE.gguf` or `lookup`.
 
         The server: a URL, `host`, `host:port` or the name of an endpoint. Raises UsageError naming the flag.
         """
         return self._parse_model(text, FLAGS.with_keys(flag), environ)
 
     def validate(self) -> None:
-        """Raises ConfigError at the first name that stands for nothing and at a pair that can't be run."""
+        """Raise ConfigError at the first unknown name, and at a pair that can't be run."""
         default = self.table.default_pair
         if default not in (None, EMBEDDED, *self.table.pairs):
             words = f"no such pair{suggest_names(str(default), self.table.pairs)}"
@@ -76,14 +76,14 @@ class Config:
             self._settings(name, {})
 
     def default_endpoint(self, environ: Mapping[str, str]) -> Endpoint:
-        """Where `specollama serve` passes on what isn't a pair's: `serve.endpoint`, else OLLAMA_HOST."""
+        """Return the endpoint for requests that aren't for a pair: `serve.endpoint`, else OLLAMA_HOST."""
         name = self.table.serve.endpoint
         if name is None:
             return resolve_host(environ)
         return self._endpoint(name, ConfigLocation(self.file, ("serve", "endpoint")), name)
 
     def endpoints(self) -> list[Endpoint]:
-        """Those that have a name in the file."""
+        """Return the named endpoints of the file."""
         return [self._endpoint(name, ConfigLocation(self.file), name) for name in self.table.endpoints]
 
     def _settings(self, name: str, environ: Mapping[str, str]) -> PairSettings:
@@ -120,7 +120,7 @@ class Config:
         return self._parse_model(table.model, place.with_keys("model"), environ, endpoint)
 
     def _resolve_path(self, path: str) -> Path:
-        """A path that isn't absolute is meant from the file's own directory."""
+        """Return the absolute path; a relative one is relative to the configuration file's directory."""
         start = self.file.absolute().parent if self.file else Path.cwd()
         return start / os.path.expanduser(path)
 
@@ -140,7 +140,7 @@ class Config:
             place.fail(str(fault), text)
 
     def _server(self, server: str, place: ConfigLocation, text: str = "") -> Endpoint:
-        """An endpoint by its name, or a server by its address. `text`: what is shown of it when it is wrong."""
+        """Return an endpoint by its name, or a server by its address. `text`: the value to show in an error."""
         if server in self.table.endpoints or self._resembles_endpoint(server):
             return self._endpoint(server, place, text or server)
         try:
@@ -149,7 +149,7 @@ class Config:
             place.fail(str(fault), text or server)
 
     def _resembles_endpoint(self, server: str) -> bool:
-        """A bare word is a host, unless it looks like a misspelt endpoint."""
+        """Whether a bare word is probably a misspelt endpoint, not a host."""
         bare = re.fullmatch(r"[A-Za-z0-9_-]+", server)
         return bool(bare and difflib.get_close_matches(server, self.table.endpoints))
 
@@ -182,7 +182,7 @@ def adhoc_pair(
     environ: Mapping[str, str],
     **flags: Unpack[Overrides],
 ) -> PairSettings:
-    """The pair that `--target` and `--draft` name; their servers may be endpoints of the configuration.
+    """Return the pair that `--target` and `--draft` name; their servers may be endpoints of the configuration.
 
     Raises UsageError naming the flag, ConfigError when a variable that holds a token isn't set.
     """
@@ -195,7 +195,7 @@ def adhoc_pair(
 
 
 def find_config(explicit: Path | None, environ: Mapping[str, str], cwd: Path) -> Path | None:
-    """The configuration file to read, None when there is none.
+    """Return the path of the configuration file; None if there is none.
 
     Looked for in this order: `--config`, `$SPECOLLAMA_CONFIG`, `specollama.toml` in the working directory,
     `config.toml` in the user's configuration directory. Raises ConfigError when the first two name no file.
@@ -214,12 +214,12 @@ def find_config(explicit: Path | None, environ: Mapping[str, str], cwd: Path) ->
 
 
 def load_config(path: Path | None) -> Config:
-    """The configuration in a file that was named; an empty one for None. Raises ConfigError at the first fault."""
+    """Return the configuration of a named file; for None an empty one. Raises ConfigError at the first fault."""
     return Config() if path is None else parse_config(path, read_config(path))
 
 
 def read_config(path: Path) -> bytes:
-    """Raises ConfigError where the file can't be read."""
+    """Return the bytes of the file. Raises ConfigError if it can't be read."""
     try:
         with open_plain(path) as file:
             return file.read()
@@ -228,7 +228,7 @@ def read_config(path: Path) -> bytes:
 
 
 def parse_config(path: Path, raw: bytes, *, named: bool = True) -> Config:
-    """The configuration that the bytes of a file are. Raises ConfigError at the first fault."""
+    """Return the configuration in the bytes of a file. Raises ConfigError at the first fault."""
     config = Config(path, validate_table(ConfigTable, toml.parsed(path, raw), ConfigLocation(path)), named)
     config.validate()
     return config

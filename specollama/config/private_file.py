@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from specollama.config.os_errors import naming_file
 from specollama.errors import UsageError, one_line
 
 Overwrite = Callable[[Path], bool]
@@ -17,7 +18,7 @@ def write_private(file: Path, text: str) -> None:
 
     Raises OSError.
     """
-    _put(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), text)
+    _put(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), file, text)
 
 
 def write_new(file: Path, text: str, overwrite: Overwrite, *, force: str) -> None:
@@ -33,9 +34,9 @@ def write_new(file: Path, text: str, overwrite: Overwrite, *, force: str) -> Non
             raise UsageError(one_line(f"{file}: exists; name another file, or {force} writes over it")) from None
         write_private(file, text)
     else:
-        _put(descriptor, text)
+        _put(descriptor, file, text)
 
 
-def _put(descriptor: int, text: str) -> None:
-    with open(descriptor, "w", encoding="utf-8") as out:
+def _put(descriptor: int, file: Path, text: str) -> None:
+    with naming_file(file), open(descriptor, "w", encoding="utf-8") as out:
         out.write(text)

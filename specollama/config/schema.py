@@ -1,4 +1,4 @@
-"""The tables of the configuration file, and how their faults are worded.
+"""The tables of the configuration file, as pydantic models, and the words of their own checks.
 
 A fault is one line: the file (or flag), the path of keys, the value, what is allowed, the nearest valid name.
 """
@@ -25,7 +25,7 @@ DURATION = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+")  # G
 
 
 def table_error(words: str, key: str | None = None) -> PydanticCustomError:
-    """What a table's own check raises; `key`: of the table, that the fault lies in."""
+    """Return the error for a table's own check to raise. `key`: the faulty key of the table."""
     return PydanticCustomError("fault", "{words}", {"words": words, "key": key})
 
 
@@ -48,7 +48,7 @@ def _must(words: str, check: Callable[[Any], bool] = lambda value: True) -> Wrap
 
 
 def _named(kind: str) -> WrapValidator:
-    """Tables under names of the user's choice."""
+    """Validate tables under names that the user chooses."""
 
     def validate(value: Any, handler: Callable[[Any], Any]) -> Any:
         if not isinstance(value, dict):
@@ -73,7 +73,7 @@ def _server(value: Any, handler: Callable[[Any], str]) -> str:
 
 
 class Table(BaseModel):
-    """A table of the file. Unknown keys are told before missing ones: the first often explains the second."""
+    """A table of the file. An unknown key is reported before a missing one, because it is often its misspelling."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
     key_word: ClassVar[str] = "key"
@@ -136,7 +136,7 @@ class EndpointTable(Table):
 
 
 class ModelTable(Table):
-    """A model on a server, or (`path`) a GGUF file that is opened here."""
+    """A model on a server, or (`path`) a GGUF file that this process opens."""
 
     model: str = Field("", examples=['"qwen2.5-coder:32b"'])
     endpoint: Annotated[
@@ -158,7 +158,7 @@ class ModelTable(Table):
 
 
 def _draft(value: Any, handler: Callable[[Any], Any]) -> Any:
-    """One drafter, or a list of them; a text is one written as on the command line."""
+    """Accept one drafter or a list; a string is a drafter as the command line writes it."""
     listed = value if isinstance(value, list) else [value]
     return handler([{"model": one} if isinstance(one, str) else one for one in listed])
 
@@ -175,7 +175,7 @@ def _is_lookahead(value: int | list[int] | str) -> bool:
 
 
 class TuningTable(Table):
-    """What a pair says about how it is run; the flags of the command line say the same."""
+    """The settings of a pair that flags of the command line can also set."""
 
     lookahead: Annotated[
         int | list[int] | Literal["auto"],
@@ -204,7 +204,7 @@ class TuningTable(Table):
     options: OptionsTable = OptionsTable()
 
     def given(self) -> dict[str, Any]:
-        """What was set, under the names that `PairSettings` has for it."""
+        """Return the keys that were set, under the names of `PairSettings`."""
         given = {name: getattr(self, name) for name in TuningTable.model_fields if name in self.model_fields_set}
         if isinstance(keep := given.get("keep_alive"), str) and SECONDS.fullmatch(keep):
             given["keep_alive"] = float(keep)  # Ollama refuses a text without a unit
@@ -223,7 +223,7 @@ class PairTable(TuningTable):
 
 
 class ServeTable(Table):
-    """What `specollama serve` does beside answering for the pairs."""
+    """Settings of `specollama serve`. Sizes are in the units of their names; timeouts in seconds."""
 
     endpoint: str | None = None
     stats: bool = True
@@ -238,7 +238,7 @@ class ServeTable(Table):
 
 
 class ChatTable(Table):
-    """How a chat begins; its flags, and `/set` in it, change that. `history` None: kept at a terminal alone."""
+    """Defaults of a chat; flags and `/set` change them. `history` None: conversations are kept at a terminal only."""
 
     history: bool | None = None
     theme: Literal["default", "colourblind", "mono"] = "default"
@@ -250,7 +250,7 @@ class ChatTable(Table):
 
 
 class ReviewTable(Table):
-    """How replies are approved. `quorum`: different reviewers of one text; `mark_below`: a token's probability."""
+    """How replies are approved. `quorum`: approvals needed; `mark_below`: tokens less probable than this are marked."""
 
     quorum: AtLeastOne = 1
     mark_below: Annotated[float, Field(ge=0, le=1)] = 0.5
@@ -266,10 +266,11 @@ class ConfigTable(Table):
 
 
 def suggest_names(name: str, names: Iterable[str]) -> str:
-    """How a message goes on after an unknown name."""
+    """Return the end of a message on an unknown name: the nearest name, and all."""
     near = difflib.get_close_matches(name, names := list(names), n=1)
     return (f", did you mean {near[0]}?" if near else ";") + f" allowed: {join_names(names)}"
 
 
 def join_names(names: Iterable[str]) -> str:
+    """Return the names in order, with commas; "none" if there are none."""
     return ", ".join(sorted(names)) or "none"

@@ -1,7 +1,4 @@
-"""The configuration file, and the settings of a pair as the rest of the program gets them.
-
-Everything is checked before any request; the file may be missing altogether.
-"""
+"""The settings of a pair, as the configuration file and the flags give them. They are checked before any request."""
 
 from __future__ import annotations
 
@@ -21,15 +18,15 @@ EMBEDDED = "embedded"
 """The pair that needs no configuration and no server; a pair of that name in the file comes before it."""
 
 NATIVE = Endpoint(url="http://127.0.0.1:11436", source="default")
-"""Where `specollama native` serves, unless told otherwise."""
+"""Where `specollama native` serves, by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRef:
     """A model and the endpoint that serves it.
 
-    `api`: what is spoken there; None: Ollama's, or what is found there where that isn't. `replicas`: further
-    endpoints with the same model.
+    `api`: the API of that server; None: Ollama's, or else the one that the server turns out to have. `replicas`:
+    further endpoints with the same model.
     """
 
     model: str
@@ -43,7 +40,7 @@ class ModelRef:
 
     @property
     def is_scoring_engine(self) -> bool:
-        """Whether it is served by an engine that isn't Ollama, as far as the configuration says."""
+        """Whether the configuration names an engine other than Ollama for it."""
         return self.api not in (None, ServerApi.OLLAMA)
 
     def __str__(self) -> str:
@@ -52,13 +49,13 @@ class ModelRef:
 
 @dataclass(frozen=True, slots=True)
 class FileRef:
-    """A GGUF file, which is opened in process."""
+    """A GGUF file that this process opens."""
 
     path: Path
 
     @property
     def model(self) -> str:
-        """What it is called where a model's name is wanted."""
+        """The file's name, in place of a model's name."""
         return self.path.name
 
     def __str__(self) -> str:
@@ -66,7 +63,7 @@ class FileRef:
 
 
 class PromptLookup(Enum):
-    """Drafting without a model: what followed the same words before."""
+    """Prompt lookup: drafts are n-grams of the text so far, without a model."""
 
     LOOKUP = "lookup"
 
@@ -78,12 +75,12 @@ DraftRef = ModelRef | FileRef | PromptLookup
 
 
 def ollama_endpoint(model: DraftRef) -> Endpoint | None:
-    """The Ollama that serves a model, as far as the configuration says; None for a file and for another engine's."""
+    """Return the Ollama endpoint that serves a model; None for a file and for a model on another engine."""
     return model.endpoint if isinstance(model, ModelRef) and not model.is_scoring_engine else None
 
 
 class Overrides(TypedDict, total=False):
-    """What flags may set of a pair. None: not given."""
+    """The settings of a pair that flags can override. None: the flag isn't given."""
 
     lookahead: int | Sequence[int] | str | None
     route: Route | str | None
@@ -99,7 +96,7 @@ class Overrides(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class PairSettings:
-    """All that is known about a pair before a request is made."""
+    """The settings of a pair, known before any request."""
 
     name: str | None  # as in the file; None: given by flags
     target: ModelRef | FileRef
@@ -118,21 +115,21 @@ class PairSettings:
 
     @property
     def draft(self) -> ModelRef | None:
-        """The draft model that a server has, where there is one."""
+        """The first draft model on a server; None if there is none."""
         return next((draft for draft in self.drafts if isinstance(draft, ModelRef)), None)
 
     @property
     def uses_lookup(self) -> bool:
-        """Whether what was written before is proposed again: as it is set, else beside the only drafter."""
+        """Whether prompt lookup drafts: if it is listed, or beside a single drafter."""
         return PromptLookup.LOOKUP in self.drafts or len(self.drafts) == 1
 
     @property
     def uses_lookup_alone(self) -> bool:
-        """Whether that is asked for, and no draft model that a server has."""
+        """Whether prompt lookup is listed and no draft model on a server is."""
         return PromptLookup.LOOKUP in self.drafts and self.draft is None
 
     def with_overrides(self, **flags: Unpack[Overrides]) -> PairSettings:
-        """The settings with what the flags give in place; options are merged by name.
+        """Return the settings with the given flags in place; options are merged by name.
 
         Raises UsageError naming the flag.
         """
@@ -140,11 +137,12 @@ class PairSettings:
         return self.with_tuning(validate_table(TuningTable, given, FLAGS)).validated(FLAGS)
 
     def with_tuning(self, tuning: TuningTable) -> PairSettings:
+        """Return the settings with those keys of the table that were set; options are merged by name."""
         given = tuning.given()
         return replace(self, **{**given, "options": {**self.options, **given.get("options", {})}})
 
     def validated(self, place: ConfigLocation) -> PairSettings:
-        """Itself; raises ConfigError or UsageError when there is no draft but the route wants one."""
+        """Return itself. Raises ConfigError, for flags UsageError, if the route needs a draft or another target."""
         if not self.drafts and self.route is not Route.PLAIN:
             flags = place.file is None
             form = "--draft MODEL" if flags else 'draft = { model = "qwen2.5-coder:0.5b" }'

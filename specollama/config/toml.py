@@ -1,4 +1,4 @@
-"""The bytes of a TOML file as data; what is wrong with them is one line with its place."""
+"""Parses TOML. A fault is one line that names its place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specollama.errors import ConfigError, one_line
 
 
 def parsed(path: Path, raw: bytes) -> dict[str, Any]:
-    """Raises ConfigError naming the file, the line and the column."""
+    """Return the data in the bytes of a TOML file. Raises ConfigError naming the file, the line and the column."""
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -24,7 +24,7 @@ def parsed(path: Path, raw: bytes) -> dict[str, Any]:
 
 
 def _syntax(fault: str, text: str) -> str:
-    """`tomllib` words a place as "(at line 1, column 5)" or "(at end of document)"."""
+    """Put the place first; `tomllib` ends with "(at line 1, column 5)" or "(at end of document)"."""
     if place := re.search(r" \(at line (\d+), column (\d+)\)$", fault):
         return f"line {place[1]}, column {place[2]}: not valid TOML: {fault[: place.start()]}"
     lines = text.split("\n")

@@ -1,7 +1,7 @@
-"""Which `specollama.toml` of a working directory may be used: as direnv does, one that somebody has allowed.
+"""Decides whether a working directory's `specollama.toml` may be used: only if the user allowed it, as with direnv.
 
-Such a file comes with a folder that may be anybody's, and it decides where prompts and tokens go. The answer is kept
-by the file's path and its SHA-256: a changed file is asked about again. A file that is named needs no answer.
+The folder may come from somebody else, and the file decides where prompts and tokens go. The user's answer is kept by
+the file's path and its SHA-256, so that a changed file is asked about again. A file named by the user needs no answer.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from specollama.config.loading import LOCAL_NAME, Config, find_config, parse_con
 from specollama.errors import ConfigError, one_line
 
 Confirm = Callable[[str], bool]
-"""Asks the user a question; whether the answer is yes."""
+"""Asks the user a question, and returns whether the answer is yes."""
 
 
 def configuration(
     explicit: Path | None, environ: Mapping[str, str], cwd: Path, confirm: Confirm | None = None
 ) -> Config:
-    """The configuration that a call works with. `confirm` None: nobody can be asked.
+    """Find and return the configuration. `confirm`: asks the user; None: nobody can be asked.
 
-    Raises ConfigError for a file that isn't trusted, and as `find_config` and `parse_config` do.
+    Raises ConfigError if the file isn't trusted, and as `find_config` and `parse_config` do.
     """
     path = find_config(explicit, environ, cwd)
     if path is None:
@@ -36,17 +36,17 @@ def configuration(
 
 
 def reread(config: Config) -> Config:
-    """The same file as it is now. Raises ConfigError, also where it was trusted and has changed."""
+    """Read the file again. Raises ConfigError, also if a trusted file has changed."""
     return Config() if config.file is None else _checked(config.file, named=config.named, confirm=None)
 
 
 def trust(path: Path) -> None:
-    """Raises ConfigError where the file can't be read, OSError where the answer can't be kept."""
+    """Allow the file as it is now. Raises ConfigError if it can't be read, OSError if the answer can't be kept."""
     _answer(path, read_config(path), allowed=True)
 
 
 def revoke(path: Path) -> bool:
-    """Forget what was answered about a file, which may be gone; whether there was an answer. Raises OSError."""
+    """Forget the answer about a file, which may be gone, and return whether there was one. Raises OSError."""
     answers = _answers()
     known = answers.pop(_key(path), None) is not None
     if known:
@@ -54,14 +54,14 @@ def revoke(path: Path) -> bool:
     return known
 
 
-def follow(path: Path, before: str, after: str) -> None:
-    """What this program wrote over a trusted text, or where there was none, is trusted, too. Raises OSError."""
+def trust_own_change(path: Path, before: str, after: str) -> None:
+    """Trust what this program wrote (`after`), if the text `before` was trusted or empty. Raises OSError."""
     if not before or _allowed(path, before.encode()):
         _answer(path, after.encode(), allowed=True)
 
 
 def _checked(path: Path, *, named: bool, confirm: Confirm | None) -> Config:
-    """The bytes that are parsed are those that were looked up: the file may change in between."""
+    """Read once, then check and parse the same bytes, because the file may change in between."""
     raw = read_config(path)
     if not named:
         _require(path, raw, confirm)
@@ -80,7 +80,7 @@ def _require(path: Path, raw: bytes, confirm: Confirm | None) -> None:
 
 
 def _allowed(path: Path, raw: bytes) -> bool | None:
-    """What was answered about these bytes at this place; None: they weren't asked about."""
+    """Return the answer about these bytes at this path; None if there is none."""
     answer = _answers().get(_key(path))
     if not isinstance(answer, dict) or answer.get("sha256") != hashlib.sha256(raw).hexdigest():
         return None
@@ -93,7 +93,7 @@ def _answer(path: Path, raw: bytes, *, allowed: bool) -> None:
 
 
 def _key(path: Path) -> str:
-    """The place that the file is found at: a link is one place, what it leads to another."""
+    """Return the path of the file, with its folder resolved but not the file: a link has an answer of its own."""
     return str(path.parent.resolve() / path.name)
 
 
@@ -102,7 +102,7 @@ def _file() -> Path:
 
 
 def _answers() -> dict[str, Any]:
-    """By place; a file that is missing or spoilt holds none."""
+    """Return the answers by path; none if the file is missing or damaged."""
     try:
         answers = json.loads(_file().read_bytes())
     except (OSError, ValueError):

@@ -20,7 +20,7 @@ T = TypeVar("T", bound="Table")
 
 @dataclass(frozen=True, slots=True)
 class ConfigLocation:
-    """Where a setting was written: a path of keys in a file, or (no file) a flag of the command line."""
+    """The place of a setting: a path of keys in a file, or without a file a flag of the command line."""
 
     file: Path | None = None
     keys: tuple[str, ...] = ()
@@ -34,20 +34,20 @@ class ConfigLocation:
         return f"{self.file}: {dotted_key(*self.keys)}" if self.keys else str(self.file)
 
     def fail(self, words: str, value: object = None) -> NoReturn:
-        """Raises ConfigError (for a flag UsageError). A value that may be a secret is left out."""
+        """Raise ConfigError, for a flag UsageError. A value that may be a secret is left out."""
         given = "" if value is None else f" = {REDACTED if self._secret else redacted(value)}"
         error = UsageError if self.file is None else ConfigError
         raise error(one_line(f"{self}{given}: {words}")) from None
 
     @property
     def _secret(self) -> bool:
-        """Whether the value may be a token; so may anything under a key that an endpoint doesn't know."""
+        """Whether the value may be a token, as anything under an unknown key of an endpoint may."""
         unknown = self.keys[:1] == ("endpoints",) and not {*self.keys[2:]} <= {*EndpointTable.model_fields}
         return unknown or bool(self.keys and SECRET.search(self.keys[-1]))
 
 
 def dotted_key(*keys: str) -> str:
-    """A path of keys as TOML writes it: a name with a dot in it is quoted."""
+    """Return a path of keys as TOML writes it, with quotes where a name needs them."""
     return ".".join(key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else redacted(key) for key in keys)
 
 

@@ -21,7 +21,7 @@ from specollama.spec_decode.types import AcceptanceMethod, SamplingOptions
 
 @dataclass(slots=True)
 class DrafterSet:
-    """The drafters of a pair. `file`: where its costs, its calibrations and the lengths of its replies are kept."""
+    """The drafters of a pair. `file`: where timings, calibrations and reply lengths are saved."""
 
     drafts: list[LoadedModel]
     lookup: bool
@@ -31,19 +31,21 @@ class DrafterSet:
     _lengths: LengthsByRequest = field(init=False)
 
     def __post_init__(self) -> None:
-        kept = self.profile.lengths
-        self._lengths = LengthsByRequest({kind: ReplyLengths(list(k.lived), list(k.ended)) for kind, k in kept.items()})
+        lengths = self.profile.lengths
+        self._lengths = LengthsByRequest(
+            {kind: ReplyLengths(list(k.lived), list(k.ended)) for kind, k in lengths.items()}
+        )
 
     def save(self) -> None:
         """Save costs, calibration and reply lengths."""
-        fared = {
+        calibrations = {
             name: profiling.CalibrationCounts.model_validate(asdict(each)) for name, each in self._calibrations.items()
         }
         lengths = {
             kind: profiling.ReplyLengthCounts(lived=k.lived, ended=k.ended) for kind, k in self._lengths.kinds.items()
         }
-        learnt = {"drafters": {**self.profile.drafters, **fared}, "lengths": lengths}
-        profiling.save(self.profile.model_copy(update=learnt), self.file)
+        update = {"drafters": {**self.profile.drafters, **calibrations}, "lengths": lengths}
+        profiling.save(self.profile.model_copy(update=update), self.file)
 
     def make_planner(
         self,
@@ -75,10 +77,14 @@ class DrafterSet:
         planner: Planner,
         sampler: Sampler,
         tokens: list[int],
-        whole: Callable[[int], str],
+        token_text: Callable[[int], str],
         others: Sequence[DraftModel],
+        told: Callable[[str], None],
     ) -> DrafterPool:
-        """The drafter of one reply. `tokens`: ids so far, which the target extends; `whole`: the text of an id."""
+        """The drafter of one reply. `tokens`: ids so far, which the target extends; `token_text`: the text of an id.
+
+        `told` is called with a notice about a model that fails.
+        """
         models = [
             LocalDrafter(
                 draft.model,
@@ -93,8 +99,8 @@ class DrafterSet:
             )
             for draft in self.drafts
         ]
-        lookup = LookupDrafter(lambda text: tokens, whole) if self.lookup else None
-        return DrafterPool(lookup, [*models, *others], planner)
+        lookup = LookupDrafter(lambda text: tokens, token_text) if self.lookup else None
+        return DrafterPool(lookup, [*models, *others], planner, told)
 
 
 def _tokens(draft: LoadedModel, tokens: list[int]) -> Callable[[str], list[int]]:

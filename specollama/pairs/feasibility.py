@@ -24,9 +24,9 @@ _BEGIN_MARKERS = ("<s>", "<bos>", "<BOS_TOKEN>", "<|begin_of_text|>", "<|startof
 
 
 def merged_options(pair: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
-    """Ollama's options as they are sent: the request's over the pair's. A null is unset, as in Ollama, and hides none.
+    """Ollama's options as they are sent: the request's over the pair's. A null leaves an option unset, as in Ollama.
 
-    The pair's hold what the configuration and the command line give.
+    `pair`: the options of the configuration and the command line.
     """
     return {**pair, **{name: value for name, value in request.items() if value is not None}}
 
@@ -108,33 +108,33 @@ def why_drafting_is_off(settings: PairSettings) -> str | None:
     return "lookahead is 0" if settings.lookahead == 0 else None
 
 
-def request_needs_ollama_endpoint(ask: ReplyInput) -> str | None:
+def request_needs_ollama_endpoint(request: ReplyInput) -> str | None:
     """What only the target's own endpoint can do."""
-    if isinstance(ask, ChatInput) and ask.tools:
+    if isinstance(request, ChatInput) and request.tools:
         return "tools"
-    if ask.format not in (None, ""):
+    if request.format not in (None, ""):
         return "format"
-    return "images" if ask.has_images else None
+    return "images" if request.has_images else None
 
 
 def request_needs_ollama(context: ReplyContext) -> str | None:
     """The part of a request that only an Ollama can answer: no other engine, and no file opened in process."""
-    ask = context.request
-    if obstacle := request_needs_ollama_endpoint(ask):
+    request = context.request
+    if obstacle := request_needs_ollama_endpoint(request):
         return obstacle
     if context.wants_nothing:
         return "num_predict 0"
-    if ask.think is not None:
+    if request.think is not None:
         return "think"
-    if isinstance(ask, CompletionInput):
-        parts = {"suffix": ask.suffix, "template": ask.template, "context": ask.context}
+    if isinstance(request, CompletionInput):
+        parts = {"suffix": request.suffix, "template": request.template, "context": request.context}
         return next((name for name, part in parts.items() if part), None)
     return None
 
 
-def _raw_obstacle(ask: ReplyInput, target: ModelInfo) -> str | None:
+def _raw_obstacle(request: ReplyInput, target: ModelInfo) -> str | None:
     """A raw prompt of a thinking model: whether its thinking is split off depends on the server's version."""
-    return f"a raw prompt for {target.name}, which is a thinking model" if ask.raw and target.can_think else None
+    return f"a raw prompt for {target.name}, which is a thinking model" if request.raw and target.can_think else None
 
 
 def model_obstacle(target: ModelInfo, in_effect: Mapping[str, Any]) -> str | None:
@@ -156,7 +156,7 @@ def model_obstacle(target: ModelInfo, in_effect: Mapping[str, Any]) -> str | Non
 
 
 def why_not_split(target: ModelInfo, vocabulary: LlamaTokenizer | None) -> str | None:
-    """Why a thinking model's raw reply can't be told apart into thinking and answer; None when it can."""
+    """Why a thinking model's raw reply can't be split into thinking and answer; None when it can."""
     if not target.can_think:
         return None
     if vocabulary is None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specollama.backends.llama_cpp import profiling, requantize
+from specollama.backends.llama_cpp.gguf_metadata import refuse_unreadable
 from specollama.backends.llama_cpp.model import DamagedFile, LlamaModel, LoadOptions
 from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
 from specollama.backends.timings import doubt_text
@@ -88,12 +89,19 @@ class ModelLoader:
     notices: list[str]
 
     def load_drafts(self, files: Mapping[str, Path], stopped: Callable[[], bool]) -> list[LoadedModel]:
-        """Open all of them, or none. Raises RunError when one can't be opened, or when the wait was cancelled."""
+        """Open those that can be opened. The others are left out, with a notice that says why.
+
+        Raises RunError when the wait was cancelled.
+        """
         opened = list[LoadedModel]()
         with ExitStack() as undo:
             for name, path in files.items():
-                opened.append(self.load_draft(name, path))
-                undo.callback(opened[-1].close)
+                try:
+                    opened.append(self.load_draft(name, path))
+                except RunError as error:
+                    self.notices.append(why_left_out(name, error))
+                else:
+                    undo.callback(opened[-1].close)
             if stopped():
                 raise RunError("nobody waits for the models any more")
             undo.pop_all()
@@ -182,6 +190,24 @@ class ModelLoader:
                 self.profiles[key] = _profile(model, vocabulary, timing)
             undo.pop_all()
         return LoadedModel(name, model, vocabulary, key, self.profiles[key], timing)
+
+
+def readable_drafts(files: Mapping[str, Path]) -> tuple[dict[str, Path], list[str]]:
+    """The draft models whose files can be read, by name, and a notice for each of the others."""
+    readable, notices = dict[str, Path](), list[str]()
+    for name, path in files.items():
+        try:
+            refuse_unreadable(path)
+        except RunError as error:
+            notices.append(why_left_out(name, error))
+        else:
+            readable[name] = path
+    return readable, notices
+
+
+def why_left_out(name: str, error: RunError) -> str:
+    """The notice about a draft model that can't be used: the target's replies don't depend on it."""
+    return f"{name} doesn't draft: {error}"
 
 
 def _home_relative(path: Path) -> str:

@@ -51,8 +51,15 @@ class ReplyWriter:
 
     def loaded(self) -> Reply:
         """The answer to a request without a prompt."""
+        return self._without_text("load")
+
+    def unloaded(self) -> Reply:
+        """The answer to a request without a prompt whose `keep_alive` is 0."""
+        return self._without_text("unload")
+
+    def _without_text(self, reason: str) -> Reply:
         reply = self._reply("", None)
-        reply.done, reply.done_reason = True, "load"
+        reply.done, reply.done_reason = True, reason
         return reply
 
     def _reply(self, content: str, thinking: str | None) -> Reply:

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, aclosing
 from copy import copy
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from specollama.backends.ollama.client import OllamaServer
 from specollama.backends.ollama.model_info import ModelInfo, context_length
@@ -25,6 +25,9 @@ from specollama.pairs.tokenizers import TokenizerMatch
 from specollama.spec_decode.decode_loop import RoundObserver
 from specollama.spec_decode.events import Done, Event, Text
 from specollama.spec_decode.types import SamplingOptions
+
+if TYPE_CHECKING:
+    from specollama.pairs.routes.local_models import LocalModels
 
 
 class Pair:
@@ -109,6 +112,20 @@ class Pair:
     async def make_plan(self, request: ReplyInput) -> Plan:
         """Return the plan of a speculated reply. Raises NotSpeculated with the reason to answer plain."""
         return await self._planner.plan(ReplyContext(self.settings, request))
+
+    @property
+    def models_in_process(self) -> LocalModels | None:
+        """The models that the pair holds in memory here; None if it holds none."""
+        return self._planner.local.loaded
+
+    async def unload(self, *, draft: bool = True) -> None:
+        """Free the models in this process, and have the draft's server free the draft model where `draft` says so.
+
+        The target's own server isn't asked. Raises EndpointError if the draft's server fails.
+        """
+        await self._planner.local.unload()
+        if draft and self.draft_server and self.settings.draft:
+            await self.draft_server.generate({"model": self.settings.draft.model, "prompt": "", "keep_alive": 0})
 
     async def sampling(self, request: ReplyInput) -> SamplingOptions:
         """Return the sampling options that the target's server would use."""

@@ -39,8 +39,8 @@ async def render_on_server(
     if keep.unloads and not in_process:
         body.pop("keep_alive")  # rendering would unload the model
     try:
-        raw = isinstance(request, CompletionInput) and request.raw
-        prompt = request.prompt if raw else await target.server.render(body)
+        given = request.prompt if isinstance(request, CompletionInput) and request.raw else None
+        prompt = await target.server.render(body) if given is None else given
     except Refused as error:
         return NoPrompt(str(error))  # the request itself may not be refused
     if prompt is None:

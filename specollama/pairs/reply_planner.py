@@ -30,21 +30,21 @@ class ReplyPlanner:
     ) -> None:
         self.scoring = ScoringRoute(environ, state, served)
         self._served = served
-        self._local = LocalRoute(environ, state, served)
-        shared = RouteResources(environ, self._local, self.scoring)
+        self.local = LocalRoute(environ, state, served)
+        shared = RouteResources(environ, self.local, self.scoring)
         self._routes = {name: open_route(shared) for name, open_route in routes.items()}
         self._measuring = asyncio.Lock()
 
     async def close(self) -> None:
         """Close all routes, even if one fails to close."""
         async with AsyncExitStack() as stack:
-            for route in {*self._routes.values(), self._local, self.scoring}:
+            for route in {*self._routes.values(), self.local, self.scoring}:
                 stack.push_async_callback(route.close)
 
     @property
     def context_length(self) -> int | None:
         """Context length in tokens, as an opened model or an engine has it; None before the first reply."""
-        return self._local.context_length or self.scoring.context_length
+        return self.local.context_length or self.scoring.context_length
 
     async def plan(self, context: ReplyContext) -> Plan:
         """Return the plan of a speculated reply.
@@ -71,7 +71,7 @@ class ReplyPlanner:
         try:
             target, draft = await self._served.model_infos(settings)
         except Unreachable:
-            plan = await self._local.plan_while_unreachable(facts.context)
+            plan = await self.local.plan_while_unreachable(facts.context)
             if plan is None:
                 raise
             return replace(facts, local=plan)
@@ -83,7 +83,7 @@ class ReplyPlanner:
         return replace(facts, context=replace(facts.context, target=target), draft=draft)
 
     async def _with_local(self, facts: RouteFacts) -> RouteFacts:
-        return replace(facts, local=await self._local.plan_or_reason(facts.context, facts.draft))
+        return replace(facts, local=await self.local.plan_or_reason(facts.context, facts.draft))
 
     async def _with_tokenizers(self, facts: RouteFacts) -> RouteFacts:
         return replace(facts, tokenizers=await self._served.tokenizers(_target(facts), facts.draft_model))

@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from specollama.backends.engines.detect import CLIENTS
 from specollama.backends.ollama.model_info import ModelInfo
 from specollama.backends.ollama.slot_probe import SlotProbe
 from specollama.config.settings import FileRef, PairSettings
@@ -104,6 +105,7 @@ class ReplyRoute(Protocol):
 
     async def close(self) -> None:
         """Close models and connections."""
+        return  # a route that holds none open has nothing to close
 
 
 _FORCED = "set by the configuration"
@@ -120,9 +122,8 @@ def choose_route(facts: RouteFacts) -> RouteChoice:
     if settings.route is Route.NATIVE:
         return RouteChoice(Route.NATIVE, _FORCED)
     if facts.engine:
-        return _own_route(
-            settings, Route.SCORING, f"all places of a draft in one request to {facts.engine}", facts.engine_obstacle
-        )
+        reason = f"all places of a draft in one request to {CLIENTS[facts.engine].kind.name}"
+        return _own_route(settings, Route.SCORING, reason, facts.engine_obstacle)
     if facts.context.target is None:
         if facts.local is not None and not isinstance(facts.local, str):
             return RouteChoice(Route.LOCAL, "opened in process: the target's server can't be reached")

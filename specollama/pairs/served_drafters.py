@@ -18,7 +18,7 @@ from specollama.spec_decode.types import AcceptanceMethod
 
 
 def request_template(model: ModelInfo, context: ReplyContext) -> RequestTemplate:
-    """What a model of the pair is asked in the course of a reply."""
+    """The requests to a model of the pair during one reply."""
     return RequestTemplate(
         model.name, context.sampling, forwarded_options(context.options), context.settings.keep_alive
     )
@@ -30,9 +30,9 @@ def make_served_drafter(
     target: str,
     vocabulary: LlamaTokenizer | None = None,
 ) -> ServedDraftModel:
-    """A draft model on its own server, for a target that a planner drafts for. `target`: a URL of its machine.
+    """A draft model on a server, for a target whose planner decides the draft length. `target`: a URL of its machine.
 
-    `vocabulary`: the target's, where drafts are to come in its tokens.
+    `vocabulary`: the target's tokenizer, if drafts must come in its tokens.
     """
     requests = request_template(model, context)
     drafter: Drafter = OllamaDrafter(
@@ -45,10 +45,10 @@ def make_served_drafter(
 
 
 def ahead_drafters(drafters: Iterable[ServedDraftModel]) -> list[DraftAhead]:
-    """Those of them that draft while the target verifies."""
+    """The drafters that draft while the target verifies."""
     return [each.drafter for each in drafters if isinstance(each.drafter, DraftAhead)]
 
 
 def runs_ahead(settings: PairSettings, target: str, draft: str) -> bool:
-    """As it is set, else where these URLs are of different machines."""
+    """Whether to draft while the target verifies: as configured, else if the URLs are of different machines."""
     return on_different_machines(target, draft) if settings.draft_ahead is None else settings.draft_ahead

@@ -248,7 +248,7 @@ def test_a_server_that_is_not_there_is_one_line_and_the_chat_goes_on(chat: Calla
 def test_images_go_with_the_next_message(
     chat: Callable[..., Chat], scripted: ScriptedOllama, scripted_url: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "red.png").write_bytes(b"red")
+    (tmp_path / "red.png").write_bytes(b"GIF89a")
     talk = chat(scripted_url, "--image", str(tmp_path / "red.png"))
     talk.say("Which colour?")
     talk.wait("out", re.escape(SONG_TEXT))
@@ -256,7 +256,7 @@ def test_images_go_with_the_next_message(
     assert talk.leave() == 0
     (sent,) = [call for call in scripted.calls if call.generates]
     assert sent.path == "/api/chat"
-    assert sent.body["messages"] == [{"role": "user", "content": "Which colour?", "images": ["cmVk"]}]
+    assert sent.body["messages"] == [{"role": "user", "content": "Which colour?", "images": ["R0lGODlh"]}]
 
 
 def test_an_image_that_can_not_be_read_is_a_mistake(chat: Callable[..., Chat], scripted_url: str) -> None:

@@ -107,7 +107,7 @@ async def test_a_model_that_was_made_anew_is_known_anew_after_a_while(
     scripted: ScriptedOllama, scripted_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("specollama.pairs.pair.monotonic", lambda: now[0])
+    monkeypatch.setattr("specollama.pairs.served_models.monotonic", lambda: now[0])
     async with Pair(settings(scripted_url), {}) as pair:
         assert (await pair.sampling(question())).top_k == 40
         anew = replace(scripted.models["target"], digest="ab" * 32, show={"parameters": "top_k 3"})

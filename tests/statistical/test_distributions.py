@@ -13,7 +13,7 @@ from random import Random
 from typing import TypeVar
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specollama.backends.scripted import End, Hidden, Outcome, Script, ScriptedDrafter, ScriptedTarget, constant_script
@@ -29,6 +29,7 @@ from specollama.spec_decode.types import (
     TargetScores,
     Token,
 )
+from tests.support.draws import examples
 from tests.support.scripted_runs import END, Scene, departure, events, first_tokens, plain, reply, speculation, wild
 
 Value = TypeVar("Value", bound=Hashable)
@@ -90,7 +91,7 @@ def distributions(alphabet: str) -> st.SearchStrategy[Distribution]:
     return weights.map(lambda ws: {token: w / sum(ws) for token, w in zip(alphabet, ws, strict=True) if w})
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(distributions("abcd"), distributions("cdab"))
 def test_what_is_emitted_by_rejection_is_distributed_as_the_target_whatever_the_draft(
     p: Distribution, q: Distribution
@@ -105,7 +106,7 @@ def test_a_draft_that_never_writes_what_the_target_does_changes_nothing() -> Non
     assert law(p, {"x": 0.5, "y": 0.5}) == pytest.approx({**p, "x": 0, "y": 0}, abs=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.lists(st.integers(1, 9), min_size=6, max_size=6),
     st.lists(st.integers(1, 9), min_size=6, max_size=6),

@@ -1,16 +1,17 @@
 """Losslessness in distribution, end to end: the first three tokens of a real pair's replies.
 
 Each test compares as many speculated replies as direct ones, a quarter of them from each of two prompts at two
-temperatures, under Ollama's default top_k and top_p; the direct ones are drawn once for all tests. At alpha 0.001
-each, one run in 250 at most fails for no reason (the four tests together). The seeds are drawn anew in every run,
-and printed when it fails: a failure that another run doesn't show may be this chance, two in a row are not.
+temperatures, under Ollama's default top_k and top_p; the direct ones are drawn once for all tests. The seeds are fixed,
+but a real engine's batches may round otherwise in another run: so alpha is one false alarm in a thousand runs of the
+four tests together. SPECOLLAMA_TEST_DRAWS draws more replies, SPECOLLAMA_TEST_SEED others.
 """
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections import Counter
 from dataclasses import replace
+from random import Random
 
 import pytest
 import pytest_asyncio
@@ -21,7 +22,8 @@ from specollama.spec_decode.types import AcceptanceMethod, SamplingOptions
 from tests.support.real_runs import DRAWS, Sample, Scene, hotter
 from tests.support.two_samples import departure, pooled
 
-ALPHA = 0.001
+ALPHA = 0.001 / 4  # tests
+SEED = os.environ.get("SPECOLLAMA_TEST_SEED", "1")
 
 # ". , or the end" is certain in its first row, and seldom after it
 RAINING = "<|im_start|>user\nAnswer yes or no: is it raining?<|im_end|>\n<|im_start|>assistant\nYes"
@@ -40,9 +42,15 @@ def scenes(smollm: OllamaServer, smollm_vocabulary: LlamaTokenizer) -> list[Scen
     ]
 
 
+def seed_of(part: str) -> int:
+    return Random(f"{SEED} {part}").getrandbits(64)
+
+
 @pytest_asyncio.fixture(scope="session")
 async def alone(scenes: list[Scene]) -> list[Counter[str]]:
-    return [(await scene.alone(DRAWS // len(scenes), secrets.randbits(64))).texts for scene in scenes]
+    return [
+        (await scene.alone(DRAWS // len(scenes), seed_of(f"alone {place}"))).texts for place, scene in enumerate(scenes)
+    ]
 
 
 @pytest.mark.parametrize("draft", ["default", "wrong on purpose"])
@@ -50,7 +58,7 @@ async def alone(scenes: list[Scene]) -> list[Counter[str]]:
 async def test_the_first_three_tokens_are_distributed_as_the_targets_own(
     scenes: list[Scene], alone: list[Counter[str]], rule: AcceptanceMethod, draft: str
 ) -> None:
-    base, samples = secrets.randbits(64), list[Sample]()
+    base, samples = seed_of(f"{rule} {draft}"), list[Sample]()
     for scene, expected in zip(scenes, alone, strict=True):
         options = None if draft == "default" else hotter(scene.options)
         sample = await replace(scene, rule=rule, draft_options=options).speculated(DRAWS // len(scenes), base)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import codecs
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Hashable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -148,6 +148,14 @@ class EveryDraw(Sampler):
 
     chance: Chance = field(default_factory=Chance)
     noise: dict[tuple[int, int], Uniform] = field(default_factory=dict)
+    known: dict[Hashable, tuple[Any, Any]] = field(default_factory=dict)
+    """The distributions computed so far, which thousands of replies ask for again."""
+
+    def distribution(self, logits: Logits, before: Sequence[int]) -> tuple[Any, Any]:
+        asked = (self.options, logits.tobytes(), tuple(before))
+        if asked not in self.known:
+            self.known[asked] = super(EveryDraw, self).distribution(logits, before)
+        return self.known[asked]
 
     def draw(self, logits: Logits, before: Sequence[int], position: int) -> int:
         tokens, probabilities = self.distribution(logits, before)
@@ -218,10 +226,12 @@ async def law_of(
 ) -> dict[str, float]:
     """The probability of each reply of the pair. `acceptance`: the rate that the planner knows the model for."""
 
+    known = dict[Hashable, tuple[Any, Any]]()
+
     async def experiment(chance: Chance) -> str:
         clock = Clock()
         with pytest.MonkeyPatch.context() as patch:
-            only_made_up(patch, chance, clock)
+            only_made_up(patch, chance, clock, known)
             opened = pair(target, draft, clock, lookup=lookup)
             speculation = opened.make_decoder(prompt, options, settings(lookahead, rule))
             speculation.random = EveryRandom(chance)
@@ -247,10 +257,15 @@ async def replies_by_seed(
     return found
 
 
-def only_made_up(patch: pytest.MonkeyPatch, chance: Chance, clock: Clock) -> None:
-    """Randomness takes every value; no clock, and no thread, that would make thousands of replies take long."""
+def only_made_up(
+    patch: pytest.MonkeyPatch, chance: Chance, clock: Clock, known: dict[Hashable, tuple[Any, Any]]
+) -> None:
+    """Randomness takes every value; no clock, and no thread, that would make thousands of replies take long.
+
+    `known`: the distributions that earlier replies have computed.
+    """
     noise = dict[tuple[int, int], Uniform]()
-    patch.setattr(local_models, "Sampler", lambda options, seed: EveryDraw(options, seed, chance, noise))
+    patch.setattr(local_models, "Sampler", lambda options, seed: EveryDraw(options, seed, chance, noise, known))
     _without_time(patch, clock)
 
 

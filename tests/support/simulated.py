@@ -67,6 +67,11 @@ class Machine:
             lookahead.learn(RoundRecord(draft, verdict, drafting, scoring))
         return written / seconds
 
+    def rate_of_fixed(self, count: int, acceptance: float) -> float:
+        """Tokens a second, by expectation, of a long reply for which so many tokens are drafted each round."""
+        emitted = sum(acceptance**place for place in range(count + 1))
+        return emitted / (count * self.step + CostCurve(dict(self.passes))(count + 1))
+
     def _draft(self, lookahead: Planner | Fixed, accepted: Callable[[int], float], written: int) -> Draft:
         if not (count := lookahead.max_draft_tokens()) or not lookahead.pick_drafter({"model": 1}):
             return Draft()

@@ -127,7 +127,8 @@ class EngineClient:
     async def _sent(self, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
         with self._translated():
             request = self._http.build_request(method, path, json=body)
-            response = await send_whole(self._http, request, patience=self._patience, limit=ANSWERS.scores)
+            limit = ANSWERS.whole if body is None else ANSWERS.scores
+            response = await send_whole(self._http, request, patience=self._patience, limit=limit)
         self._check(response)
         return response.content
 

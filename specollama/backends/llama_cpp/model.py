@@ -173,7 +173,7 @@ class LlamaModel:
         free, needed = free_memory(), self._kv_size(options) + _HEADROOM
         if needed > free:
             raise RunError(
-                f"{self.path.name}: its context of {options.context_length} tokens needs {_gib(needed)}, and "
+                f"{self.path.name}: its context of {self._context_tokens(options)} tokens needs {_gib(needed)}, and "
                 f"{_gib(free)} of memory are free: give a smaller num_ctx"
             )
 

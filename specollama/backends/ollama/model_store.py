@@ -21,6 +21,7 @@ _ADAPTER = "application/vnd.ollama.image.adapter"
 _SERVICE = Path("/usr/share/ollama/.ollama/models")  # of the Linux service's own user
 _MANIFEST_LIMIT = 4 * 2**20  # bytes; real ones have some hundred
 _LONGEST = 80  # characters of a part of a name, as in Ollama
+_FROM_BLOB = re.compile(r"^FROM (?P<store>/.+)/blobs/sha256-[0-9a-f]{64}\s*$", re.MULTILINE)
 _DIGEST = re.compile(r"sha256[:-][0-9a-fA-F]{64}")
 
 
@@ -30,6 +31,26 @@ def store_folders(environ: Mapping[str, str]) -> list[Path]:
         return [Path(given)]
     home = Path(environ.get("HOME") or environ.get("USERPROFILE") or Path.home())
     return [home / ".ollama" / "models", _SERVICE]
+
+
+def store_of_modelfile(modelfile: str) -> Path | None:
+    """The store that the server itself uses, as the Modelfile of /api/show names it (`FROM /STORE/blobs/sha256-...`).
+
+    None where it names no blob. The store may be on another machine, or in a container.
+    """
+    found = _FROM_BLOB.search(modelfile)
+    return Path(found["store"]) if found else None
+
+
+def is_visible(store: Path) -> bool:
+    """Whether this machine has the folder, readable or not."""
+    try:
+        store.stat()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def find_weights(name: str, environ: Mapping[str, str], digest: str = "") -> Path | None:

@@ -52,10 +52,14 @@ def check_limits(ask: GenerateRequest | ChatRequest) -> None:
 
 
 def asks_to_unload(ask: GenerateRequest | ChatRequest) -> bool:
-    """Whether `keep_alive` is a duration of nothing."""
-    if isinstance(ask.keep_alive, str):
-        return not re.search(r"[1-9]", ask.keep_alive)
-    return ask.keep_alive == 0
+    return is_no_time(ask.keep_alive)
+
+
+def is_no_time(keep_alive: Any) -> bool:
+    """Whether a `keep_alive` is a duration of nothing."""
+    if isinstance(keep_alive, str):
+        return _DURATION.fullmatch(keep_alive) is not None and not re.search(r"[1-9]", keep_alive)
+    return isinstance(keep_alive, int | float) and not isinstance(keep_alive, bool) and keep_alive == 0
 
 
 def asks_to_truncate(ask: GenerateRequest | ChatRequest) -> bool:

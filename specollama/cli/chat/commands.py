@@ -69,7 +69,7 @@ COMMANDS = {
         ChatCommand("undo", "", "take the last question and its answer back"),
         ChatCommand("edit", "", "write in $EDITOR (Ctrl-G: what is typed there)"),
         ChatCommand("copy", "", "put the last answer on the clipboard"),
-        ChatCommand("save", "[NAME]", "keep the conversation under a name; a further name is a copy"),
+        ChatCommand("save", "[NAME]", "keep it under a name; a further name keeps a copy"),
         ChatCommand("load", "NAME", "go on with a kept conversation (name or number)"),
         ChatCommand("list", "[TEXT]", "kept conversations; those in which TEXT was said"),
         ChatCommand("export", "FILE.md|FILE.json", "write the conversation to a file (--force F: over it)"),

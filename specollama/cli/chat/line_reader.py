@@ -21,7 +21,7 @@ from prompt_toolkit.key_binding.key_processor import KeyPressEvent
 from prompt_toolkit.output import ColorDepth
 
 from specollama.cli.chat.input_parsing import completions, is_unfinished
-from specollama.cli.terminal.standard_streams import decode_terminal_text
+from specollama.cli.terminal.standard_streams import decode_terminal_text, piped_text
 
 PROMPT, MORE = ">>> ", "... "
 
@@ -54,7 +54,7 @@ class LineReader:
             raise EOFError
         if sys.stdin.isatty():
             print(prompt, end="", file=sys.stderr, flush=True)
-        return decode_terminal_text(input())
+        return piped_text(input().removesuffix("\r"))
 
 
 class TerminalReader:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from specollama.cli.terminal import options
 from specollama.cli.terminal.attachments import load_attachments
+from specollama.cli.terminal.standard_streams import read_any_bytes
 from specollama.config.loading import Config
 from specollama.errors import ConfigError, UsageError
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 _CONVERSATION = "Conversation"
 
 
+@options.takes_sampling
 def chat(
     pair: Annotated[
         str | None,
@@ -40,9 +43,7 @@ def chat(
     lookahead: options.Lookahead = None,
     route: options.RouteName = None,
     rule: options.RuleName = None,
-    temperature: options.Temperature = None,
-    seed: options.Seed = None,
-    num_predict: options.NumPredict = None,
+    sampling: options.Sampling = MappingProxyType({}),
     num_ctx: options.NumCtx = None,
     num_thread: options.Threads = None,
     batch_threads: options.BatchThreads = None,
@@ -91,10 +92,7 @@ def chat(
 
     if theme not in (None, *THEMES):
         raise UsageError(f"--theme {theme}: must be one of {', '.join(THEMES)}")
-    sampling = {
-        "temperature": temperature,
-        "seed": seed,
-        "num_predict": num_predict,
+    loading = {
         "num_ctx": num_ctx,
         "num_thread": num_thread,
         "num_gpu": num_gpu,
@@ -105,7 +103,7 @@ def chat(
         route=route,
         rule=rule,
         keep_alive=keep_alive,
-        sampling=sampling,
+        sampling={**sampling, **loading},
         opening={"batch_threads": batch_threads, "kv_type": kv_type, "requantize": requantize},
     )
     known = options.load_configuration(config)
@@ -116,7 +114,7 @@ def chat(
     choice = _choice(PairChoice(pair, target, draft), kept, known, terminal)
     kept.history.system = system or kept.history.system
     kept.history.images = load_attachments(image)
-    options.read_any_bytes()
+    read_any_bytes()
     with asyncio.Runner() as runner:
         session = ChatSession(
             runner,

@@ -107,7 +107,7 @@ async def _serve(setup: NativeSetup, program: Path, settings: PairSettings, tell
     await _refuse_taken(setup)
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task
-    for number in _ending():
+    for number in stop_signals():
         loop.add_signal_handler(number, task.cancel)
     plain = await _plain(settings)
     teller.tell("starting", f"starting {program} ({version}) for {setup.model} on {setup.url}", url=setup.url)
@@ -122,8 +122,8 @@ async def _serve(setup: NativeSetup, program: Path, settings: PairSettings, tell
         raise RunError(await server.exit_reason())
 
 
-def _ending() -> list[signal.Signals]:
-    """The signals beside Ctrl-C that stop it: a closed terminal, too, unless `nohup` has it ignored."""
+def stop_signals() -> list[signal.Signals]:
+    """Return the signals that stop the server, beside Ctrl-C. Under `nohup` a closed terminal (SIGHUP) is ignored."""
     if sys.platform == "win32":
         return []
     return [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]

@@ -50,7 +50,10 @@ def pairs(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
 ) -> None:
-    """Show each pair: its servers and models, whether they fit, and the route that a reply would take."""
+    """Show each pair: its servers and models, whether they fit, and the route that a reply would take.
+
+    Ends with 1 if no target can be used.
+    """
     known = options.load_configuration(config)
     chosen = names or list(known.table.pairs) or ([EMBEDDED] if known.is_embedded(None) else [])
     if not chosen:
@@ -61,6 +64,8 @@ def pairs(
     else:
         for finding in findings:
             _show(finding)
+    if all(finding.target.fault for finding in findings):
+        raise typer.Exit(1)  # what is shown has said why
 
 
 async def _survey_all(config: Config, names: list[str], *, measure: bool) -> list[PairFinding]:

@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from specollama.cli.commands.review_session import ReviewSession, queue
 from specollama.cli.terminal import options, output
-from specollama.cli.terminal.standard_streams import decode_terminal_text
+from specollama.cli.terminal.standard_streams import read_piped_text
 from specollama.config.loading import Config
 from specollama.config.settings import PairSettings
 from specollama.errors import RunError, UsageError, one_line
@@ -99,8 +99,7 @@ def _repair(folder: Path, who: str) -> None:
 
 def _text(source: str) -> str:
     if source == "-":
-        options.read_any_bytes()
-        return decode_terminal_text(sys.stdin.read()) if sys.stdin else ""
+        return read_piped_text()
     try:
         return Path(source).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

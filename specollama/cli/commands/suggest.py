@@ -58,7 +58,7 @@ def _write(path: Path, found: Sequence[Suggestion]) -> list[str]:
     text, added = config_file.add_pairs(before, found)
     if added:
         config_file.write_config(path, text)
-        trust.follow(path, before, text)
+        trust.trust_own_change(path, before, text)
     return added
 
 

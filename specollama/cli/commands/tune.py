@@ -47,7 +47,7 @@ def tune(
         keys = {change.key: change.after for change in wanted}
         changed = config_file.set_pair_keys(text, settings.name, keys)
         config_file.write_config(known.file, changed)
-        trust.follow(known.file, text, changed)
+        trust.trust_own_change(known.file, text, changed)
     if json:
         told = {"changed": [asdict(change) for change in wanted], "left": left, "tuned": asdict(tuned)}
         print(json_module.dumps(told))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import inspect
-import io
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specollama.cli.terminal import output
-from specollama.cli.terminal.standard_streams import decode_terminal_text
+from specollama.cli.terminal.standard_streams import read_piped_text
 from specollama.config import trust
 from specollama.config.loading import Config, adhoc_pair
 from specollama.config.settings import EMBEDDED, PairSettings, PromptLookup
@@ -118,9 +117,6 @@ _KINDS: Mapping[str, tuple[Any, str | None]] = {
 """Type and metavar of a flag, by the type of its option in `SamplingOptions`."""
 
 _OPTIONS = {each.name: each for each in fields(SamplingOptions)}
-Temperature = Annotated[float | None, _sampling(_OPTIONS["temperature"].metadata["help"])]
-Seed = Annotated[int | None, _sampling(_OPTIONS["seed"].metadata["help"])]
-NumPredict = Annotated[int | None, _sampling(_OPTIONS["num_predict"].metadata["help"])]
 NumCtx = Annotated[int | None, _sampling("Context length in tokens; another one loads the models anew.")]
 NumKeep = Annotated[int | None, _sampling("Tokens to keep from the start when the context overflows.")]
 
@@ -148,7 +144,7 @@ def takes_sampling(command: Callable[..., None]) -> Callable[..., None]:
 def _flag(name: str) -> inspect.Parameter:
     option = _OPTIONS[name]
     kind, metavar = _KINDS[str(option.type)]
-    annotation = Annotated[kind, _sampling(option.metadata["help"], metavar)]
+    annotation = Annotated[kind, _sampling(option.metadata["help"], metavar)]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=annotation)
 
 
@@ -276,15 +272,8 @@ def _piped() -> str:
     """The text piped in; "" for none, or white space alone."""
     if sys.stdin is None or sys.stdin.isatty():
         return ""
-    read_any_bytes()
-    text = decode_terminal_text(sys.stdin.read()).rstrip("\n")
+    text = read_piped_text().rstrip("\n")
     return text if text.strip() else ""
-
-
-def read_any_bytes() -> None:
-    """Bytes of standard input that are no text don't end the program; `decode_terminal_text` makes the best of them."""
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="surrogateescape")
 
 
 def _split(words: list[str], config: Config, *, target_given: bool, piped: bool) -> tuple[str | None, str]:

@@ -6,6 +6,8 @@ import io
 import os
 import sys
 
+from specollama.errors import UsageError
+
 
 def allow_any_text() -> None:
     """A terminal whose encoding lacks a character shows a question mark in its place."""
@@ -27,6 +29,35 @@ def flush_or_discard() -> None:
             sys.stdout.flush()
     except (OSError, ValueError):
         discard_stdout()
+
+
+def read_piped_text() -> str:
+    """All of standard input as `piped_text` reads it; "" where there is none. Raises UsageError."""
+    if sys.stdin is None:
+        return ""
+    read_any_bytes()
+    return piped_text(sys.stdin.read())
+
+
+def read_any_bytes() -> None:
+    """Let bytes of standard input that are no text come through: `piped_text` says what is wrong with them."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
+
+
+def piped_text(text: str) -> str:
+    """A piped text without a byte order mark, its lines ended by \\n alone.
+
+    Raises UsageError where it isn't UTF-8: a model would get something else than was meant.
+    """
+    try:
+        decoded = text.encode("utf-8", "surrogateescape").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"standard input isn't UTF-8 (byte 0x{error.object[error.start]:02x} at {error.start}): convert it, "
+            "as `iconv -f latin1 -t utf-8` does"
+        ) from None
+    return decoded.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
 def decode_terminal_text(text: str) -> str:

@@ -15,7 +15,7 @@ from specollama.backends.llama_cpp.tokenizer import offloads_to_gpu
 from specollama.backends.ollama import model_store
 from specollama.backends.ollama.model_info import ModelInfo, context_length
 from specollama.backends.ollama.schema import RunningModel
-from specollama.config.endpoints import THIS_MACHINE
+from specollama.config.endpoints import THIS_MACHINE, on_different_machines
 from specollama.config.settings import DraftRef, FileRef, ModelRef, PairSettings
 from specollama.errors import EndpointError, MissingPackage, RunError, UnsupportedPair
 from specollama.pairs.event_streams import split_thinking
@@ -47,6 +47,18 @@ _NEEDED, _TRACED = 2, 5  # most probable tokens per position: for a comparison, 
 _LOADING = ("num_ctx", "num_thread", "num_gpu", "use_mmap")  # options that require the models to be loaded again
 
 
+class LocalObstacle(str):
+    """Why a target whose weights are on this machine isn't opened in process; "" if it can be."""
+
+    __slots__ = ()
+
+
+class PackageMissing(LocalObstacle):
+    """Why: a package isn't installed."""
+
+    __slots__ = ()
+
+
 class LocalRoute(ReplyRoute):
     """Loads the pair's models at its first reply and holds them until `close`.
 
@@ -70,6 +82,18 @@ class LocalRoute(ReplyRoute):
         pair, self._pair = self._pair, None  # before the await: no other task may get closed models
         if pair:
             await pair.close()
+
+    async def unload(self) -> None:
+        """Free the models as soon as no reply uses them. The next reply loads them again."""
+        async with self._opening:
+            if self._pair:
+                async with self._pair.reply_lock:
+                    await self.close()
+
+    @property
+    def loaded(self) -> LocalModels | None:
+        """The models, while they are in memory."""
+        return self._pair
 
     @property
     def context_length(self) -> int | None:
@@ -160,7 +184,7 @@ class LocalRoute(ReplyRoute):
                 except RunError as error:
                     if isinstance(settings.target, FileRef):
                         raise
-                    return f"local: {error}"
+                    return _obstacle(error)
                 if isinstance(found, str):
                     return found
                 self._pair, self._opened_by = found, wanted
@@ -183,7 +207,8 @@ class LocalRoute(ReplyRoute):
         from specollama.pairs.model_loading import load_options  # here, since numpy comes with it: 0.1 s at each start
         from specollama.pairs.routes.local_models import load_models
 
-        weights = target_file(settings, self._environ, target.digest if target else "")
+        weights = target_file(settings, self._environ, target)
+        environ = store_environ(self._environ, target)
         if isinstance(weights, str):
             return weights
         if target and options.get("num_ctx") is None:
@@ -191,7 +216,7 @@ class LocalRoute(ReplyRoute):
         files, notices = dict[str, Path](), list[str]()
         for draft in settings.drafts:
             try:
-                if file := _file(draft, self._environ):
+                if file := _file(draft, environ):
                     files[str(draft)] = file
             except RunError as error:
                 notices.append(str(error))
@@ -214,18 +239,37 @@ def loaded_twice_notice(entry: RunningModel, url: str) -> str:
     return f"{url} holds {entry.name} in memory, too ({size}for rendering): `keep_alive = 0` in the pair frees it"
 
 
-def target_file(settings: PairSettings, environ: Mapping[str, str], digest: str = "") -> Path | str:
+def target_file(settings: PairSettings, environ: Mapping[str, str], target: ModelInfo | None = None) -> Path | str:
     """Path of the target's weights, or the reason not to load them ("" if the reason need not be shown).
 
-    `digest`: the target's digest, as its server lists it. Raises RunError if the weights exist and can't be used.
+    `target`: as its server describes it. Raises RunError if the weights exist and can't be used.
     """
-    target = _file(settings.target, environ, digest)
-    if target is None:
+    environ = store_environ(environ, target)
+    file = _file(settings.target, environ, target.digest if target else "")
+    if file is None:
         looked = ", ".join(str(place) for place in model_store.store_folders(environ))
-        forced = settings.route is Route.LOCAL
-        return f"{settings.target} isn't in a model store on this machine ({looked})" if forced else ""
+        where = f"{settings.target} isn't in a model store on this machine ({looked})"
+        if store := _servers_own_store(target):
+            return f"local: {where}; its server keeps it in {store}, which can't be seen from here"
+        return where if settings.route is Route.LOCAL else ""
     why = why_not_local() if settings.route is Route.AUTO and isinstance(settings.target, ModelRef) else ""
-    return why or target
+    return why or file
+
+
+def store_environ(environ: Mapping[str, str], target: ModelInfo | None) -> Mapping[str, str]:
+    """The environment in which models are looked up: with the store that the target's own server names, if it is here.
+
+    A service often has a store that is set for it alone.
+    """
+    store = _servers_own_store(target)
+    return {**environ, "OLLAMA_MODELS": str(store)} if store and model_store.is_visible(store) else environ
+
+
+def _servers_own_store(target: ModelInfo | None) -> Path | None:
+    """The store of the target's server; None if it is on another machine, or doesn't say."""
+    if target is None or on_different_machines(target.server.url, THIS_MACHINE):
+        return None
+    return model_store.store_of_modelfile(target.show.modelfile)
 
 
 def _file(model: DraftRef, environ: Mapping[str, str], digest: str = "") -> Path | None:
@@ -234,14 +278,20 @@ def _file(model: DraftRef, environ: Mapping[str, str], digest: str = "") -> Path
     return model_store.find_weights(model.model, environ, digest) if isinstance(model, ModelRef) else None
 
 
-def why_not_local() -> str:
+def why_not_local() -> LocalObstacle:
     """The reason, in one line, why loading a model in process would be slow on this machine; "" if there is none."""
     try:
         offloads = offloads_to_gpu()
     except MissingPackage as error:
-        return f"local: {error}"
+        return _obstacle(error)
     gpu = (platform.system(), platform.machine()) == ("Darwin", "arm64") or has_gpu_memory()
-    return "local: this machine has a GPU that the installed llama.cpp wasn't built for" if gpu and not offloads else ""
+    if gpu and not offloads:
+        return LocalObstacle("local: this machine has a GPU that the installed llama.cpp wasn't built for")
+    return LocalObstacle()
+
+
+def _obstacle(error: RunError) -> LocalObstacle:
+    return (PackageMissing if isinstance(error, MissingPackage) else LocalObstacle)(f"local: {error}")
 
 
 def _quantisation(plan: LocalPlan) -> str:
@@ -285,7 +335,8 @@ class LocalPlan(Plan):
             decoder.observer = observer
             ahead = ahead_drafters(served)
             decoder.target = OverlappedTarget(decoder.target, ahead)
-            off = why_drafting_is_off(settings)
+            drafts = self.models.drafts or self.models.drafters.lookup or served
+            off = why_drafting_is_off(settings) or (None if drafts else "no draft model can be used")
             decoder.stats.reason = off or ""
             near_ties = near_tie_text(_quantisation(self)) if sampling.greedy and off is None else ""
             details = [off or f"local, lookahead {decoder.lookahead}", near_ties, *self.notices]

@@ -21,7 +21,7 @@ from specollama.config.settings import PairSettings
 from specollama.pairs.decoding import choose_acceptance_method, lookahead_for
 from specollama.pairs.drafters import DrafterSet
 from specollama.pairs.feasibility import why_context_is_full
-from specollama.pairs.model_loading import LoadedModel, ModelLoader
+from specollama.pairs.model_loading import LoadedModel, ModelLoader, readable_drafts
 from specollama.spec_decode.cost_curve import CostCurve
 from specollama.spec_decode.decode_loop import SpeculativeDecoder
 from specollama.spec_decode.metrics import Stats
@@ -30,12 +30,12 @@ from specollama.spec_decode.types import Route, SamplingOptions
 
 @dataclass(slots=True)
 class LocalModels:
-    """Close it with `close`, which keeps what was learnt about the drafters."""
+    """Close it with `close`, which saves calibration and reply lengths."""
 
     target: LoadedModel
     drafters: DrafterSet
     notices: list[str]  # lines for the user, once
-    reply_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held for the time of a reply: there is one context
+    reply_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held during a reply: the model has one context
 
     async def close(self) -> None:
         self.drafters.save()
@@ -50,11 +50,16 @@ class LocalModels:
         return self.drafters.drafts
 
     @property
+    def size(self) -> int:
+        """Bytes of the models' files."""
+        return sum(opened.model.path.stat().st_size for opened in (self.target, *self.drafts))
+
+    @property
     def context_length(self) -> int:
         return self.target.model.context_length
 
     def pop_notices(self) -> tuple[str, ...]:
-        """The notices that weren't told yet."""
+        """Return the notices that weren't shown yet."""
         notices, self.notices = tuple(self.notices), []
         return notices
 
@@ -66,17 +71,17 @@ class LocalModels:
         return list(self.target.vocabulary.encode(prompt))
 
     async def remeasure(self) -> None:
-        """Time all models once more; what comes of it is kept at the end.
+        """Time all models again. `close` saves the result.
 
-        A copy that drafts is weighed anew against its file the next time: the two are compared only as they were timed
-        beside each other.
+        A quantized copy is compared with its file again at the next start, because only timings taken in turn are
+        comparable.
         """
         await model_thread.run_on_model_thread(lambda stopped: self._measure())
-        kept = self.drafters.profile
+        profile = self.drafters.profile
         timed = {opened.key: opened.costs for opened in (self.target, *self.drafts)}
         copied = {opened.original_key for opened in self.drafts} - timed.keys()
-        others = {key: known for key, known in kept.models.items() if key not in copied}
-        self.drafters.profile = kept.model_copy(update={"models": {**others, **timed}})
+        others = {key: known for key, known in profile.models.items() if key not in copied}
+        self.drafters.profile = profile.model_copy(update={"models": {**others, **timed}})
 
     def _measure(self) -> None:
         for opened in (self.target, *self.drafts):
@@ -90,7 +95,7 @@ class LocalModels:
         others: Sequence[DraftModel] = (),
         shown: int = 2,
     ) -> SpeculativeDecoder:
-        """One reply. `others`: draft models that aren't opened here. `shown`: most probable tokens that are told."""
+        """The decoder of one reply. `others`: draft models on servers; `shown`: most probable tokens in a row."""
         seeded = "the reply would depend on the draft, and a seed asks for one that doesn't"
         rule = choose_acceptance_method(settings.rule, sampling, None if sampling.seed is None else seeded)
         seed = secrets.randbits(62) if sampling.seed is None else sampling.seed
@@ -100,14 +105,17 @@ class LocalModels:
         can_draft = bool(self.drafts or self.drafters.lookup or others)
         vocabulary = self.target.vocabulary
         target = LocalTarget(self.target.model, vocabulary, written, sampler, rule=rule, top_count=shown)
+        stats = Stats(route=Route.LOCAL, prompt_eval_count=written.prompt_tokens)
         return SpeculativeDecoder(
             prompt=prompt,
             target=target,
-            drafter=self.drafters.make_drafter(planner, sampler, written.tokens, vocabulary.token_text, others),
+            drafter=self.drafters.make_drafter(
+                planner, sampler, written.tokens, vocabulary.token_text, others, stats.notices.append
+            ),
             lookahead=lookahead_for(settings, planner=planner, can_draft=can_draft),
             rule=rule,
             options=sampling,
-            stats=Stats(route=Route.LOCAL, prompt_eval_count=written.prompt_tokens),
+            stats=stats,
             random=Random(seed),
         )
 
@@ -124,8 +132,8 @@ async def load_models(
     """Open the files, and time them if that wasn't done before on this machine.
 
     `requantize`: a draft model may be opened as a quicker copy (backends.llama_cpp.requantize). `state`: the folder
-    that keeps what is learnt; None: the user's. Raises RunError when a file can't be opened, MissingPackage without
-    llama-cpp-python.
+    for saved timings and calibration; None: the user's. A draft model that can't be opened is left out, with a notice.
+    Raises RunError when the target can't be opened, MissingPackage without llama-cpp-python.
     """
     return await model_thread.run_on_model_thread(
         lambda stopped: _load_models(target, drafts, options, lookup, requantize, state, stopped)
@@ -141,13 +149,13 @@ def _load_models(
     state: Path | None,
     stopped: Callable[[], bool],
 ) -> LocalModels:
-    for path in (target, *drafts.values()):
-        refuse_unreadable(path)
+    refuse_unreadable(target)
+    drafts, left_out = readable_drafts(drafts)
     file = profiling.profile_file(
         *(profiling.model_key(path, options) for path in (target, *drafts.values())), folder=state
     )
-    kept, notice = profiling.load(file)
-    opening = ModelLoader(options, requantize, dict(kept.models), [notice] if notice else [])
+    saved, notice = profiling.load(file)
+    opening = ModelLoader(options, requantize, dict(saved.models), [*left_out, *([notice] if notice else [])])
     with ExitStack() as undo:
         ours = opening.load_target(target)
         undo.callback(ours.close)
@@ -155,7 +163,7 @@ def _load_models(
         undo.pop_all()
     for model in models:
         model.shares_tokenizer = first_difference(model.vocabulary.all_texts(), ours.vocabulary.all_texts()) is None
-    known = kept.model_copy(update={"models": opening.profiles})
-    if known != kept and (line := profiling.save(known, file)):
+    known = saved.model_copy(update={"models": opening.profiles})
+    if known != saved and (line := profiling.save(known, file)):
         opening.notices.append(line)
     return LocalModels(ours, DrafterSet(models, lookup, file, known), opening.notices)

@@ -134,7 +134,7 @@ class ScoringRoute(ReplyRoute):
         """
         target, api = settings.target, self.api(settings)
         assert isinstance(target, ModelRef)
-        assert api is not None, "it was asked for before"
+        assert api is not None, "the API was detected earlier"
         from specollama.pairs.routes.scoring_models import (
             open_scoring_models,  # here, since numpy comes with it: 0.1 s at each start
         )
@@ -160,7 +160,7 @@ class ScoringRoute(ReplyRoute):
         """Return the engine's name and its reported properties. Loads no drafter. Raises EndpointError."""
         target, api = settings.target, self.api(settings)
         assert isinstance(target, ModelRef)
-        assert api is not None, "it was asked for before"
+        assert api is not None, "the API was detected earlier"
         async with self._opening:
             return CLIENTS[api].kind.name, await (await self._open_engine(target, api)).info()
 

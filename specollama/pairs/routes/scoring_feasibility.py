@@ -1,4 +1,4 @@
-"""What an engine can be asked without loss, what it can't and why, and whether it pays: nothing is asked here."""
+"""Decides which replies of an engine can be speculated without loss, and whether it pays. Pure: no requests."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def why_not_rejection(kind: str) -> str:
 def why_not_scored(
     settings: PairSettings, can: Capabilities, sampling: SamplingOptions, facts: EngineInfo, kind: str
 ) -> str:
-    """Why nothing is drafted; "" where it can be without loss."""
+    """The reason not to draft; "" if drafting is lossless."""
     if off := why_drafting_is_off(settings):
         return off
     if sampling.penalised and not can.penalizes_prompt:
@@ -67,7 +67,7 @@ def why_not_scored(
 
 
 def max_rows(can: Capabilities, facts: EngineInfo, sampling: SamplingOptions) -> int:
-    """Rows that are asked for at once: no more than the engine has slots for, where each takes one."""
+    """Rows requested at once: at most one for each slot, unless the engine scores all rows in one pass."""
     each_takes_a_slot = facts.slots is not None and not (can.one_pass and sampling.greedy)
     return min(MAX_DRAFT_TOKENS + 1, facts.slots or 1) if each_takes_a_slot else MAX_DRAFT_TOKENS + 1
 
@@ -78,7 +78,7 @@ def needs_request_per_row(can: Capabilities, sampling: SamplingOptions) -> bool:
 
 
 def request_pattern(can: Capabilities, sampling: SamplingOptions) -> str:
-    """How a round's rows are asked for, which is what they cost by, in words."""
+    """How the rows of a round are requested, for the status line. Timings depend on it."""
     if can.one_pass and sampling.greedy:
         return "one pass a round"
     return "one request a place" if needs_request_per_row(can, sampling) else "one request a round"
@@ -87,7 +87,7 @@ def request_pattern(can: Capabilities, sampling: SamplingOptions) -> str:
 def why_not_faster(
     costs: ModelProfile, can: Capabilities, facts: EngineInfo, prompt: int, sampling: SamplingOptions
 ) -> str:
-    """Why rounds would be slower than the engine's own stream, even with drafts for nothing; "" where they may gain."""
+    """Why rounds would be slower than the engine's stream, even if drafts cost nothing; "" if they may be faster."""
     step = costs.plain or costs.passes[1]
     curve, best, likely, size = CostCurve(dict(costs.passes)), 0.0, 1.0, 1
     rows = max_rows(can, facts, sampling)
@@ -97,7 +97,7 @@ def why_not_faster(
             best, size = factor, more + 1
     if best <= 1:
         cost = cost_text(curve, size, step)
-        doubt = f" ({told})" if (told := doubt_text(costs.until)) else ""
+        doubt = f" ({text})" if (text := doubt_text(costs.until)) else ""
         return f"it doesn't pay here: a request for {size} places costs {cost} of the engine's own stream{doubt}"
     reading = costs.reading * prompt * (size - 1)
     if facts.slots is not None and rows > 1 and prefill_is_too_long(reading, step):

@@ -1,4 +1,4 @@
-"""An engine and what drafts for it: the models, what both cost, and the drafter and planner of one reply."""
+"""Models of the route `scoring`: the engine, the loaded drafts, their timings, and the drafting of one reply."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from specollama.backends.engines.base import Engine, EngineInfo
 from specollama.backends.engines.token_texts import TokenTexts
 from specollama.backends.llama_cpp import model_thread, profiling
 from specollama.backends.llama_cpp.chat_template import render_chat
-from specollama.backends.llama_cpp.gguf_metadata import refuse_unreadable
 from specollama.backends.llama_cpp.sampler import Sampler
 from specollama.backends.llama_cpp.tokenizer import LlamaTokenizer
 from specollama.backends.ollama.model_info import ModelInfo
@@ -23,7 +22,7 @@ from specollama.config.settings import FileRef, ModelRef, PairSettings
 from specollama.pairs.decoding import choose_acceptance_method, lookahead_for
 from specollama.pairs.drafters import DrafterSet
 from specollama.pairs.feasibility import ReplyContext
-from specollama.pairs.model_loading import ModelLoader, load_options
+from specollama.pairs.model_loading import ModelLoader, load_options, readable_drafts
 from specollama.pairs.prompt import strip_bos
 from specollama.pairs.routes.scoring_feasibility import request_pattern, why_not_rejection
 from specollama.pairs.routes.scoring_profiling import profile_engine, profile_key
@@ -41,7 +40,7 @@ _UNMEASURED = {1: 1.0}  # seconds; of no matter where the lookahead is fixed
 
 @dataclass(frozen=True, slots=True)
 class ReplyDrafting:
-    """What drafts in one reply, how much, and how it is judged. `ahead`: those that draft while the engine scores."""
+    """Drafter, lookahead and acceptance method of one reply. `ahead`: those that draft while the engine scores."""
 
     drafter: Drafter
     lookahead: Lookahead
@@ -51,8 +50,8 @@ class ReplyDrafting:
 
 @dataclass(slots=True)
 class ScoringModels:
-    """Close it with `close`, which keeps what was learnt. `engine_url`: a URL of the engine; `profile_key`: what its
-    costs go by.
+    """Close it with `close`, which saves calibration and timings. `engine_url`: a URL of the engine; `profile_key`: the
+    key of its saved timings.
 
     `vocabulary`: a draft model's tokenizer, where it is the target's, too. `served_draft`: a draft model on an Ollama.
     """
@@ -98,27 +97,29 @@ class ScoringModels:
         return self._reply_lock.locked()
 
     def hold(self) -> AbstractAsyncContextManager[object]:
-        """For the time of a reply that is speculated."""
+        """Context manager that a speculated reply holds while it runs."""
         return self._reply_lock if self.drafters.drafts else nullcontext()
 
     def pop_notices(self) -> tuple[str, ...]:
-        """The notices that weren't told yet."""
+        """Return the notices that weren't shown yet."""
         notices, self.notices = tuple(self.notices), []
         return notices
 
     def known_profile(self, sampling: SamplingOptions) -> profiling.ModelProfile | None:
-        """What the engine costs, asked as for such a reply, if that is known."""
+        """The engine's timings for replies with such sampling options; None if they aren't known."""
         known = self.drafters.profile.models.get(self._key(sampling))
         return None if known and has_expired(known.until, time()) else known
 
     async def profile(self, sampling: SamplingOptions) -> profiling.ModelProfile:
-        """The same; measured the first time."""
+        """The engine's timings; measured at the first call."""
         async with self._profile_lock:
             known = self.known_profile(sampling)
             if known is None:
                 known = await profile_engine(self.engine, self.facts, sampling)
-                kept = self.drafters.profile
-                self.drafters.profile = kept.model_copy(update={"models": {**kept.models, self._key(sampling): known}})
+                saved = self.drafters.profile
+                self.drafters.profile = saved.model_copy(
+                    update={"models": {**saved.models, self._key(sampling): known}}
+                )
                 if notice := profiling.save(self.drafters.profile, self.drafters.file):
                     self.notices.append(notice)
         return known
@@ -154,7 +155,9 @@ class ScoringModels:
         planner.draft_limit = max(1, min(planner.draft_limit, limit))
         # The engine samples by itself: the token that it samples most often is the best guess.
         sampler = Sampler(replace(sampling, temperature=0.0), 0)
-        drafter = self.drafters.make_drafter(planner, sampler, tokens, self.token_texts.text, served)
+        drafter = self.drafters.make_drafter(
+            planner, sampler, tokens, self.token_texts.text, served, self.notices.append
+        )
         lookahead = lookahead_for(settings, planner=planner, can_draft=self.can_draft)
         return ReplyDrafting(drafter, lookahead, rule, ahead_drafters(served))
 
@@ -162,17 +165,16 @@ class ScoringModels:
 async def open_scoring_models(
     engine: Engine, kind: str, target: ModelRef, settings: PairSettings, state: Path | None = None
 ) -> ScoringModels:
-    """Open what drafts for an engine. `state`: the folder that keeps what is learnt; None: the user's.
+    """Load the drafters of an engine's target. `state`: the folder for saved timings; None: the user's.
 
-    Raises RunError when a draft's file can't be opened, EndpointError."""
+    A draft's file that can't be opened is left out, with a notice. Raises EndpointError."""
     facts = await engine.info()
     key, options = profile_key(target, facts), load_options(settings.options, settings)
     files = {str(draft): draft.path for draft in settings.drafts if isinstance(draft, FileRef)}
-    for path in files.values():
-        refuse_unreadable(path)
+    files, left_out = readable_drafts(files)
     file = profiling.profile_file(key, *(profiling.model_key(path, options) for path in files.values()), folder=state)
-    kept, notice = profiling.load(file)
-    opening = ModelLoader(options, settings.requantize, dict(kept.models), [notice] if notice else [])
+    saved, notice = profiling.load(file)
+    opening = ModelLoader(options, settings.requantize, dict(saved.models), [*left_out, *([notice] if notice else [])])
     opened = await model_thread.run_on_model_thread(lambda stopped: opening.load_drafts(files, stopped))
     with ExitStack() as undo:
         for model in opened:
@@ -181,7 +183,7 @@ async def open_scoring_models(
             model.shares_tokenizer = await tokenizes_alike(engine, model.vocabulary)
         undo.pop_all()
     vocabulary = next((model.vocabulary for model in opened if model.shares_tokenizer), None)
-    drafting = DrafterSet(opened, settings.uses_lookup, file, kept.model_copy(update={"models": opening.profiles}))
+    drafting = DrafterSet(opened, settings.uses_lookup, file, saved.model_copy(update={"models": opening.profiles}))
     lexicon = TokenTexts(engine, vocabulary)
     return ScoringModels(
         engine, facts, kind, target.endpoint.url, key, drafting, lexicon, vocabulary, notices=opening.notices

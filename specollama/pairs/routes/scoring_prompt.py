@@ -1,4 +1,4 @@
-"""What prompt a request becomes for an engine: by its own template, or by that of the pair's draft model."""
+"""Renders a request as a prompt for an engine: by the engine's template, or by that of the pair's draft model."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Messages = Sequence[Mapping[str, Any]]
 Template = Callable[[Messages], Awaitable[str | None]]
 
 
-async def prompt_for(ask: ReplyInput, engine: Engine, kind: str, template: Template) -> EnginePrompt:
+async def prompt_for(request: ReplyInput, engine: Engine, kind: str, template: Template) -> EnginePrompt:
     """The request's prompt; without tokens where only the engine's chat endpoint knows it. Raises EndpointError.
 
     `template`: the draft model's, for an engine that doesn't tell what it makes of a chat. Such a prompt is taken only
     if it has as many tokens as the engine counts itself.
     """
-    if isinstance(ask, CompletionInput) and ask.raw:
-        return EnginePrompt(await engine.tokenize(ask.prompt, whole=True), ask.prompt)
-    messages = [message.body() for message in messages_of(ask)]
+    if isinstance(request, CompletionInput) and request.raw:
+        return EnginePrompt(await engine.tokenize(request.prompt, whole=True), request.prompt)
+    messages = [message.body() for message in messages_of(request)]
     if not engine.capabilities.renders_chats:
         return await _render_with_draft(messages, engine, kind, template)
     try:

@@ -15,6 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from specollama.backends.ollama import request_validation
+from specollama.backends.ollama.model_name import full_name
 from specollama.backends.ollama.schema import (
     ChatRequest,
     GenerateRequest,
@@ -81,10 +82,10 @@ def make_app(
 
 
 class Routes:
-    """`models`: by their names without `:latest`."""
+    """`models`: by their names, which are matched as Ollama matches them."""
 
     def __init__(self, models: Mapping[str, ServedModel]) -> None:
-        self._models = models
+        self._models = {full_name(name): model for name, model in models.items()}
 
     async def root(self, _: Request) -> Response:
         return PlainTextResponse("Ollama is running")
@@ -124,7 +125,7 @@ class Routes:
         return await _answered(request, endpoints.chat(model, ask, started), stream=ask.stream is not False)
 
     def _find(self, name: str, shown: str) -> ServedModel:
-        model = self._models.get(model_card.short_name(name))
+        model = self._models.get(full_name(name))
         if model is None:
             raise ApiError(404, f"model '{shown}' not found")
         return model

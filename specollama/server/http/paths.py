@@ -20,7 +20,12 @@ class CanonicalPath:
 
 
 def canonical_path(path: str) -> str:
-    """A decoded path without empty segments and dot segments (RFC 3986, 5.2.4)."""
+    """A decoded path without empty segments and dot segments (RFC 3986, 5.2.4), and without a server before it.
+
+    That is how a client asks which takes this server for a proxy (RFC 9112, 3.2.2).
+    """
+    if path.startswith(("http://", "https://")):
+        path = "/" + path.partition("://")[2].partition("/")[2]
     if "//" not in path and "/." not in path:
         return path
     kept: list[str] = []

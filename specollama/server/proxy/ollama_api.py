@@ -16,9 +16,12 @@ from starlette.responses import PlainTextResponse, Response
 from specollama.backends.http import read_json
 from specollama.backends.ollama.model_name import full_name
 from specollama.backends.ollama.request_json import read_object
+from specollama.backends.ollama.request_validation import is_no_time
+from specollama.backends.ollama.schema import RunningModel
 from specollama.config.settings import FileRef
 from specollama.errors import ApiError, SpecollamaError, one_line
 from specollama.pairs.answer import Chunk, PairResponse
+from specollama.pairs.ollama_response import ReplyWriter
 from specollama.pairs.pool import PairEntry
 from specollama.server.http.responses import LinesResponse, json_bytes, json_line, json_response, run_until_disconnect
 from specollama.server.proxy.config_generation import ConfigGeneration, Listed, generation_of
@@ -32,6 +35,7 @@ UPLOADS = "/api/blobs/"
 
 _MANAGING = ("/api/copy", "/api/delete", "/api/push", "/api/create")
 _LONGEST = 500  # characters of a reason in a header
+_NO_END = "2318-01-01T00:00:00Z"  # of a model that stays until it is unloaded: `ollama ps` says "Forever"
 _NEVER = "0001-01-01T00:00:00Z"  # what Go prints for no time at all
 
 
@@ -61,7 +65,31 @@ async def models(generation: ConfigGeneration) -> list[dict[str, Any]]:
 
 
 async def ps(request: Request) -> Response:
-    return json_response({"models": [entry for entry, _, _ in await generation_of(request).merge_listings("/api/ps")]})
+    """The models that the servers have in memory, and the pairs whose models are in memory here."""
+    generation = generation_of(request)
+    here = [entry for opened in generation.pool.pairs.values() if (entry := _in_memory(opened))]
+    try:
+        listed = await generation.merge_listings("/api/ps")
+    except ApiError:
+        if not here:
+            raise
+        listed = []
+    return json_response({"models": [*here, *(entry for entry, _, _ in listed)]})
+
+
+def _in_memory(opened: PairEntry) -> dict[str, Any] | None:
+    """A pair whose models this process holds, as /api/ps lists a model."""
+    models = opened.pair.models_in_process
+    if models is None:
+        return None
+    entry = RunningModel(
+        name=opened.name,
+        model=opened.name,
+        size=models.size,
+        expires_at=_NO_END,
+        context_length=models.context_length,
+    )
+    return entry.body()
 
 
 async def show(request: Request) -> Response:
@@ -155,6 +183,10 @@ async def _reply(request: Request, *, chat: bool) -> Response:
     note_request(request, body, opened)
     if opened is None:
         return await forward(request, limited, raw if limited is body else json_bytes(limited))
+    if is_no_time(body.get("keep_alive")) and not body.get("messages" if chat else "prompt"):
+        await opened.pair.unload(draft=generation.pool.get(body.get("model")) is opened)
+        if opened.pair.is_without_ollama:
+            return json_response(ReplyWriter(str(body["model"]), chat).unloaded().body())
     answer = PairResponse(opened, limited, chat)
     return await run_until_disconnect(request, _answered(answer, record_of(request), generation))
 

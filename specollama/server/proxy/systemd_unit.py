@@ -29,7 +29,7 @@ def user_unit(command: Sequence[str]) -> str:
 
 
 def _quoted(word: str) -> str:
-    """A word as systemd reads it: `%` and `$` stand for themselves when doubled, quotes and backslashes are escaped."""
+    """Return a word in systemd's syntax: `%` and `$` are doubled, quotes and backslashes are escaped."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     plain = escaped and not any(character.isspace() or character in "\"'\\;" for character in escaped)
     return escaped if plain else f'"{escaped}"'

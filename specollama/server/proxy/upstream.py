@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from specollama.backends.http import UnusableAnswer, open_client, root_cause, send_whole
+from specollama.backends.request_log import LOG
 from specollama.config.endpoints import Endpoint
 from specollama.errors import ApiError
 from specollama.server.http.responses import LinesResponse
@@ -99,6 +100,7 @@ class Upstream:
         return headers + ([(b"authorization", f"Bearer {self.token}".encode())] if self.token else [])
 
     def _failed(self, error: httpx.HTTPError | TimeoutError) -> ApiError:
+        LOG.warning("%s: %s", self.endpoint.url, type(error).__name__)
         late = isinstance(error, httpx.TimeoutException | TimeoutError)
         if late and not isinstance(error, httpx.ConnectTimeout):
             return ApiError(504, f"{self.endpoint} gave no byte in time and was given up")

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from shlex import quote
 
 from specollama.config.validation import dotted_key
+from specollama.pairs.routes.local import LocalObstacle, PackageMissing
 from specollama.spec_decode.types import Route
-from specollama.tools.doctor.findings import Advice, LanesFinding, PairFindings, RouteFinding, ServerFinding
+from specollama.tools.doctor.findings import Advice, LanesFinding, Misfit, PairFindings, RouteFinding, ServerFinding
 
 LANES_AT_ONCE = 8
 _GAIN = 1.05  # below, a change isn't worth the trouble
@@ -51,7 +52,14 @@ def give_advice(found: PairFindings) -> list[Advice]:
     all_advice = [advice for server in servers.values() for advice in server_advice(server)]
     all_advice += _models(found)
     if not any(advice.prevents for advice in all_advice):
-        all_advice += [*_faults(found), *_tokenizer(found), *_contexts(found), *_lanes(found), *_routes(found)]
+        all_advice += [
+            *_faults(found),
+            *_local(found),
+            *_tokenizer(found),
+            *_contexts(found),
+            *_lanes(found),
+            *_routes(found),
+        ]
     return sorted(all_advice, key=lambda advice: not advice.prevents)
 
 
@@ -79,10 +87,10 @@ def _instead(fault: str, found: PairFindings) -> str:
 
 def _tokenizer(found: PairFindings) -> Iterator[Advice]:
     where = found.draft_server.url if found.draft_server else found.name
-    if found.tokenizers.startswith("different"):
+    if isinstance(found.tokenizers, Misfit):
         words = "take a draft of the target's own family: drafts of another vocabulary are put into the target's tokens"
         yield Advice(f"tokenizers: {found.tokenizers}", where, words, lines=("specollama pairs suggest",))
-    if found.delimiters.startswith("not ones"):
+    if isinstance(found.delimiters, Misfit):
         words = "take a draft that knows the target's chat: what it drafts at a turn's end is rejected"
         yield Advice(f"delimiters: {found.delimiters}", where, words)
 
@@ -95,6 +103,13 @@ def _contexts(found: PairFindings) -> Iterator[Advice]:
         lines = (f"[{dotted_key('pairs', found.name, 'options')}]", f"num_ctx = {target}") if found.name else ()
         do = "set num_ctx for both" if found.name else f"give --num-ctx {target}"
         yield Advice(words, where, f"beyond it nothing is drafted: {do}", lines=lines)
+
+
+def _local(found: PairFindings) -> Iterator[Advice]:
+    """Why the target isn't opened in process: first, since no other route gains as much on most machines."""
+    if isinstance(found.local, LocalObstacle) and _worth_opening(found):
+        install = ("pip install 'specollama[local]'",) if isinstance(found.local, PackageMissing) else ()
+        yield Advice(found.local, found.name, "the route local is the one that gains on most machines", lines=install)
 
 
 def _lanes(found: PairFindings) -> Iterator[Advice]:
@@ -136,9 +151,6 @@ def _better_lanes(lanes: LanesFinding, server: ServerFinding) -> dict[str, str]:
 def _routes(found: PairFindings) -> Iterator[Advice]:
     best = found.best
     known = {route.route: route for route in found.routes}
-    if isinstance(found.local, str) and found.local.startswith("local: ") and _worth_opening(found):
-        install = ("pip install 'specollama[local]'",) if "isn't installed" in found.local else ()
-        yield Advice(found.local, found.name, "the route local is the one that gains on most machines", lines=install)
     chosen = known.get(found.route)
     if found.route is not Route.AUTO and _gains(best) and _slower(chosen, best):
         now = f", expected at {chosen.speedup:.2f}x," if chosen and chosen.speedup else ""

@@ -11,7 +11,7 @@ from specollama.errors import EndpointError
 from specollama.pairs.feasibility import why_not_split
 from specollama.pairs.pair import Pair
 from specollama.pairs.tokenizers import TokenizerMatch
-from specollama.tools.doctor.findings import PairFindings
+from specollama.tools.doctor.findings import Misfit, PairFindings
 from specollama.tools.doctor.pair_status import tokenizers_text
 
 _HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
@@ -24,7 +24,7 @@ async def with_compatibility(found: PairFindings, pair: Pair, target: ModelInfo,
     ours, theirs = await _rendered(target), await _rendered(draft)
     return replace(
         found,
-        tokenizers=tokenizers_text(tokenizers),
+        tokenizers=(Misfit if tokenizers.difference else str)(tokenizers_text(tokenizers)),
         templates=_compared(ours, theirs),
         delimiters=await _delimiters(ours, tokenizers, draft),
         thinking=split or ("marks its thinking" if target.can_think else "doesn't think"),
@@ -64,4 +64,4 @@ async def _delimiters(rendered: str | None, tokenizers: TokenizerMatch, draft: M
 def unknown_markers(markers: tuple[str, ...], draft: LlamaTokenizer) -> str:
     """The target's control tokens that the draft tokenizes as ordinary text."""
     unknown = [marker for marker in markers if draft.control_tokens_in(marker) != (marker,)]
-    return f"not ones of the draft's: {', '.join(unknown)}" if unknown else "fit"
+    return Misfit(f"not ones of the draft's: {', '.join(unknown)}") if unknown else "fit"

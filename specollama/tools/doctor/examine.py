@@ -278,7 +278,7 @@ async def _measure_acceptance(
 
 def _opens_in_process(settings: PairSettings, environ: Mapping[str, str], target: ModelInfo | None) -> bool:
     try:
-        found = target_file(replace(settings, route=Route.AUTO), environ, target.digest if target else "")
+        found = target_file(replace(settings, route=Route.AUTO), environ, target)
     except RunError:
         return False
     return isinstance(found, Path)

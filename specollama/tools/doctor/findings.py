@@ -101,12 +101,18 @@ class RouteFinding:
     threshold: float = 0.0
 
 
+class Misfit(str):
+    """What of two models doesn't fit each other. Any other text says that it fits, or that it isn't known."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class PairFindings:
     """All findings about a pair. A text in the place of a finding says why there is none.
 
     `faults`: why it can't be speculated at all. `tokenizers`, `templates`, `delimiters` and `thinking` are "same" or
-    "fits", or say what differs.
+    "fits", or say what differs (for tokenizers and delimiters as a `Misfit`).
     """
 
     name: str

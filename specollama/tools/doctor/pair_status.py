@@ -79,23 +79,25 @@ async def pair_status(settings: PairSettings, environ: Mapping[str, str], *, mea
         if known_target is None and target.reachable and (scoring := await pair.scoring_route()):
             return await _of_engine(name, settings, pair, scoring, measure=measure)
         draft, known_draft = await _drafting(settings, pair.draft_server)
+        drafts = settings.draft is not None or settings.uses_lookup_alone
         if known_target is None or (draft and known_draft is None):
-            return _unusable(name, target, draft, target.fault or (draft.fault if draft else ""))
+            found = _unusable(name, target, draft, target.fault or (draft.fault if draft else ""))
+            return found if drafts else replace(found, tokenizers="no draft model")
         facts = RouteFacts(
             ReplyContext(settings, ChatInput([]), known_target),
             draft=known_draft or "no draft model",
             local=_local(settings, environ, known_target),
             prompt=ServedPrompt("", 0),  # the route that a short prompt would take
         )
-        if settings.draft is None and not settings.uses_lookup_alone:
+        if not drafts:
             choice = _choice(facts)
             return PairFinding(name, target, None, None, "no draft model", choice.route, choice.reason)
         tokenizers = await pair.tokenizers(known_target, known_draft)
-        ours = requests_of(settings, known_target, known_target)
-        probe = load(cache_file(ours, known_target, known_draft))
+        target_requests = requests_of(settings, known_target, known_target)
+        probe = load(cache_file(target_requests, known_target, known_draft))
         if measure:
-            theirs = requests_of(settings, known_draft, known_target) if known_draft else None
-            probe = await probe_pair(ours, known_target, theirs, known_draft, patiently=True)
+            draft_requests = requests_of(settings, known_draft, known_target) if known_draft else None
+            probe = await probe_pair(target_requests, known_target, draft_requests, known_draft, patiently=True)
         choice = _choice(replace(facts, tokenizers=tokenizers, probe=probe))
         timed = probe if isinstance(probe, SlotProbe) else None
         return PairFinding(
@@ -191,7 +193,7 @@ def _file(path: Path) -> ModelFinding:
 def _local(settings: PairSettings, environ: Mapping[str, str], target: ModelInfo) -> Path | str:
     """The file of the target's weights; or why it isn't opened in process ("" if that need not be shown)."""
     try:
-        return target_file(settings, environ, target.digest)
+        return target_file(settings, environ, target)
     except RunError as error:
         return f"local: {error}"
 

@@ -15,6 +15,7 @@ from typing import IO
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
+from specollama.config.os_errors import naming_file
 from specollama.errors import RunError, UsageError, one_line
 from specollama.tools.review import hash_chain
 from specollama.tools.review.hash_chain import ChainHead
@@ -60,7 +61,7 @@ class ReviewRun:
     def _write(self, line: bytes) -> None:
         after = ChainHead(count=self._head.count + 1, hash=hash_chain.hash_of(line))
         _write_head(self.folder, self._head.model_copy(update={"next": after.hash}))
-        with open_plain(self.folder / LOG, "ab") as log:
+        with naming_file(self.folder / LOG), open_plain(self.folder / LOG, "ab") as log:
             log.write(line + b"\n")
             log.flush()
             os.fsync(log.fileno())
@@ -193,7 +194,7 @@ def replace_file(file: Path, content: bytes) -> None:
 
 def write_durably(file: Path, content: bytes) -> None:
     """Write a new file that only its owner can read. Raises FileExistsError where there is one of that name."""
-    with open_plain(file, "xb") as opened_file:
+    with naming_file(file), open_plain(file, "xb") as opened_file:
         opened_file.write(content)
         opened_file.flush()
         os.fsync(opened_file.fileno())

@@ -86,7 +86,7 @@ def test_a_full_disk_is_one_line(embedded_url: str) -> None:
     os.close(full)
 
     assert process.returncode == 1
-    assert err.splitlines()[1:] == ["error: No space left on device"]
+    assert err.splitlines()[1:] == ["error: standard output: No space left on device"]
 
 
 @pytest.mark.parametrize(

@@ -197,3 +197,16 @@ def test_a_missing_draft_is_shown_with_the_same_advice(call: Call, embedded_url:
     assert shown.err == (
         f"error: {embedded_url} has no model 'drafts' (there: draft:latest); get it with `ollama pull drafts`\n"
     )
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_pairs_whose_only_server_is_down_end_with_1(call: Call, flags: list[str]) -> None:
+    model = 'endpoint = "down"'
+    own_config(
+        '[endpoints.down]\nurl = "http://127.0.0.1:9"\n[pairs.p]\n'
+        f'target = {{ model = "t", {model} }}\ndraft = {{ model = "d", {model} }}\n'
+    )
+    shown = call("pairs", *flags)
+    assert shown.code == 1
+    assert "http://127.0.0.1:9" in shown.out
+    assert shown.err == ""

@@ -105,6 +105,7 @@ def test_a_reviewer_goes_through_a_run(call: Call, spawn: Spawn, embedded_url: s
     third = spawn("review", "run", "--reviewer", "Ann")
     press(third, "a")
     third.expect_exact("next: specollama release run -o approved.jsonl")
+    third.expect(pexpect.EOF)  # until then it has the run
     assert items()["d"].attempts == 3
     assert kinds() == [
         *("opened", *["answered"] * 4, "approved", "rejected", "edited", "approved", "answered"),

@@ -223,13 +223,13 @@ def test_a_file_that_is_not_there_can_not_be_trusted(call: Call) -> None:
 def test_what_is_written_for_the_user_stays_trusted_and_nothing_else_does(tmp_path: Path) -> None:
     file, before, after = tmp_path / "specollama.toml", "# a\n", "# b\n"
     file.write_text(after)
-    trust.follow(file, before, after)
+    trust.trust_own_change(file, before, after)
     with pytest.raises(ConfigError, match="isn't trusted"):
         trust.configuration(None, {}, tmp_path)
-    trust.follow(file, "", after)
+    trust.trust_own_change(file, "", after)
     assert trust.configuration(None, {}, tmp_path) == Config(file, named=False)
     file.write_text("# c\n")
-    trust.follow(file, after, "# c\n")
+    trust.trust_own_change(file, after, "# c\n")
     assert trust.configuration(None, {}, tmp_path).file == file
 
 

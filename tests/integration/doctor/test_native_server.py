@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -31,6 +30,7 @@ from specollama.tools.native_server import (
     running_server,
 )
 from tests.support.calls import Call, command, environment
+from tests.support.waiting import ENDLESS, until
 
 Fake = Callable[[str], Path]
 HERE = Endpoint("http://127.0.0.1:9", "a test")
@@ -175,7 +175,7 @@ def test_a_server_that_does_not_speculate_is_told_in_a_line(
     assert shown.code == 1
     assert shown.out == ""
     assert re.search(f"^error: .*{says}$", shown.err.splitlines()[-1])
-    assert not _running(fake_ollama)
+    until(lambda: not _running(fake_ollama))
 
 
 def test_without_ollama_it_says_where_it_was_looked_for(call: Call, store: Path, config: Path, port: int) -> None:
@@ -195,7 +195,7 @@ def test_it_serves_until_it_is_ended_and_leaves_nothing_behind(
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command(arguments), **pipes, text=True, env=environment({}), cwd=tmp_path) as process:
         _serves_and_stops(process, config, port, how)
-    assert not _running(fake_ollama)
+    until(lambda: not _running(fake_ollama))
 
 
 async def test_a_server_that_will_not_end_is_killed_where_a_second_signal_ends_the_waiting(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ async def test_a_server_that_will_not_end_is_killed_where_a_second_signal_ends_t
     for _ in range(2):
         task.cancel()
         await asyncio.sleep(0.1)
-    ended = await asyncio.wait_for(process.wait(), 5)
+    ended = await asyncio.wait_for(process.wait(), ENDLESS)
     assert ended in (-signal.SIGKILL, 255)  # 255: another waiter took its code
 
 
@@ -255,7 +255,6 @@ def _with_port(config: Path, port: int) -> Path:
 def _running(fake_ollama: Fake) -> list[int]:
     """What of the server's processes is left."""
     started = json.loads((fake_ollama("").parent / "started").read_text()) if _started(fake_ollama) else {"pids": []}
-    time.sleep(0.1)
     return [pid for pid in started["pids"] if _lives(pid)]
 
 

@@ -182,6 +182,18 @@ def test_a_cache_split_by_slot_as_in_stock_ollama_answers_the_same() -> None:
         assert ask(server, prompt="word " * 260, truncate=False).status_code == 400
 
 
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"Model":"SMALL","Prompt":"The sky is","RAW":true,"stream":false} and more',
+        b'{"model":"http://registry.ollama.ai/library/small","prompt":"caf\xe9 \\ud83c","raw":true,"stream":false}',
+    ],
+)
+def test_a_body_that_ollama_takes_is_taken(small: RunningServer, raw: bytes) -> None:
+    told = httpx.post(f"{small.url}/api/generate", content=raw, timeout=60)
+    assert (told.status_code, told.json()["done"]) == (200, True)
+
+
 def nested(schema: Any, times: int) -> Any:
     for _ in range(times):
         schema = {"type": "array", "items": schema}

@@ -7,12 +7,13 @@ import math
 import shutil
 import threading
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
 import pytest
 
-from specollama.backends.llama_cpp.model import LoadOptions
+from specollama.backends.llama_cpp.model import LlamaModel, LoadOptions
 from specollama.backends.ollama.schema import Message
 from specollama.config.settings import FileRef, PairSettings, PromptLookup
 from specollama.errors import RunError, UnsupportedPair, UsageError
@@ -23,6 +24,7 @@ from specollama.server.embedded.default_models import packaged_model
 from specollama.spec_decode.events import Done, Status, Text
 from specollama.spec_decode.types import Route
 from tests.support.local_replies import COLD, reply, settings, turn
+from tests.support.tiny_models import random_model
 
 
 async def refusal(path: Path, options: LoadOptions | None = None) -> str:
@@ -61,10 +63,13 @@ async def test_an_architecture_that_llama_cpp_does_not_know_is_refused(tmp_path:
     assert "of an architecture that it doesn't know" in await refusal(file)
 
 
-async def test_a_context_that_does_not_fit_into_memory_is_refused_before_it_is_made(real: LocalModels) -> None:
-    options = LoadOptions(context_length=2_000_000_000)
-    words = await refusal(packaged_model(), options)
-    assert "its context of 2000000000 tokens needs" in words
+async def test_a_context_that_does_not_fit_into_memory_is_refused_before_it_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    free = iter([2**40, 2**20])  # for the file, and then for the context
+    monkeypatch.setattr("specollama.backends.llama_cpp.model.free_memory", lambda: next(free))
+    words = await refusal(packaged_model(), LoadOptions(context_length=2_000_000_000))
+    assert "its context of 8192 tokens needs" in words, "no longer than it was trained for"
     assert words.endswith("of memory are free: give a smaller num_ctx")
 
 
@@ -94,9 +99,68 @@ async def test_a_file_needs_no_server() -> None:
     assert told[-1].stats.route is Route.LOCAL
 
 
-async def test_a_draft_that_can_not_be_opened_fails_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"gone.gguf: No such file"):
-        await events(pair_settings(packaged_model(), tmp_path / "gone.gguf"), asked())
+def _recurrent(folder: Path) -> Path:
+    """A model that can't take back what it has read, as `unfit` has llama.cpp say of it."""
+    return random_model(folder / "recurrent.gguf", 3)
+
+
+def _cut(folder: Path) -> Path:
+    file = random_model(folder / "cut.gguf", 3)
+    with file.open("r+b") as stream:
+        stream.truncate(file.stat().st_size // 2)
+    return file
+
+
+UNFIT = {
+    "gone": (lambda folder: folder / "gone.gguf", "No such file or directory"),
+    "damaged": (_cut, "llama.cpp can't open it: it is damaged"),
+    "recurrent": (_recurrent, "is a recurrent model: it can't take back what it has read"),
+}
+
+
+@pytest.fixture
+def unfit(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
+    """A draft model's file that can't be used, and why."""
+    make, why = UNFIT[request.param]
+    check = LlamaModel._check_memory
+
+    def say_recurrent(model: LlamaModel, options: LoadOptions) -> None:
+        if model.path.name == "recurrent.gguf":
+            raise RunError(f"{model.path.name} {why}")
+        check(model, options)
+
+    monkeypatch.setattr(LlamaModel, "_check_memory", say_recurrent)
+    return make(tmp_path), why
+
+
+@pytest.mark.parametrize("unfit", UNFIT, indirect=True)
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another draft"])
+async def test_a_draft_that_can_not_be_used_is_left_out_with_its_name_and_the_reason(
+    unfit: tuple[Path, str], beside: bool, tmp_path: Path
+) -> None:
+    """Prompt lookup, and the other draft, go on."""
+    file, why = unfit
+    target = random_model(tmp_path / "target.gguf", 1)
+    others = (random_model(tmp_path / "other.gguf", 2),) if beside else ()
+    plain = await events(replace(pair_settings(target), route=Route.PLAIN), asked())
+    told = await events(pair_settings(target, file, *others), asked())
+    assert str(told[0]).startswith("speculation: on (local, ")
+    assert f"{file.name} doesn't draft: " in str(told[0])
+    assert why in str(told[0])
+    assert isinstance(told[-1], Done)
+    assert _said(told) == _said(plain) != ""
+
+
+async def test_where_no_draft_can_be_used_the_reply_is_plain_and_says_why(tmp_path: Path) -> None:
+    target = random_model(tmp_path / "target.gguf", 1)
+    told = await events(pair_settings(target, tmp_path / "one.gguf", tmp_path / "two.gguf"), asked())
+    assert str(told[0]).startswith("speculation: off (no draft model can be used; one.gguf doesn't draft: ")
+    assert "two.gguf doesn't draft: " in str(told[0])
+    assert isinstance(told[-1], Done)
+
+
+def _said(told: list[object]) -> str:
+    return "".join(event.text for event in told if isinstance(event, Text))
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,7 @@ class Torrent:
 def test_a_client_that_does_not_read_slows_the_server_down(up: Up, through: Through) -> None:
     torrent = Torrent()
     with through(up(torrent)).stream("GET", "/api/blobs/much") as response:
+        until(lambda: torrent.sent)
         before = -1
         while before != torrent.sent:  # until it has come to a stop
             before = torrent.sent

@@ -212,13 +212,18 @@ def test_a_client_of_http_1_0_gets_an_answer_without_chunks(servers: dict[str, s
         ("/api/chat/", "/api/chat/"),
         ("/..", "/"),
         ("/a/.hidden/..x", "/a/.hidden/..x"),
+        ("http://127.0.0.1:11435/api/chat", "/api/chat"),
+        ("https://tower/x/../api/chat", "/api/chat"),
+        ("http://tower", "/"),
     ],
 )
 def test_a_path_has_one_spelling(path: str, canonical: str) -> None:
     assert canonical_path(path) == canonical
 
 
-@pytest.mark.parametrize("path", ["/api/%2e%2e/api/chat", "/x/..%2Fapi/chat", "/api/%2E/chat"])
+@pytest.mark.parametrize(
+    "path", ["/api/%2e%2e/api/chat", "/x/..%2Fapi/chat", "/api/%2E/chat", "http://127.0.0.1/api/chat"]
+)
 def test_an_escaped_spelling_is_the_same_path(servers: dict[str, str], path: str) -> None:
     answer = exchange(servers["proxy"], post(path, {"model": "duo", **TURN}, CLOSE))
     assert b"x-specollama-pair: duo" in answer

@@ -48,3 +48,22 @@ def test_a_file_is_asked_shown_and_listed_as_any_model(client: httpx.Client, htt
     refused = client.post("/api/chat", json={"model": "here", "messages": COLOURS, "format": "json"})
     assert refused.status_code == 400
     assert "opened" in refused.json()["error"]
+
+
+def in_process(client: httpx.Client) -> list[dict[str, Any]]:
+    return [entry for entry in client.get("/api/ps").json()["models"] if entry["name"] == "here"]
+
+
+def test_models_in_process_are_listed_while_they_are_in_memory_and_unloaded_when_asked(
+    client: httpx.Client, http: httpx.Client
+) -> None:
+    asked = {"messages": COLOURS, "options": {**GREEDY, "num_predict": 2}, "stream": False}
+    plain = http.post("/api/chat", json={"model": "target", **asked}).json()["message"]
+    assert in_process(client) == []
+    assert client.post("/api/chat", json={"model": "here", **asked}).json()["message"] == plain
+    (entry,) = in_process(client)
+    assert entry["context_length"] == 512
+    assert entry["size"] >= default_models()["target"].stat().st_size
+    stopped = client.post("/api/chat", json={"model": "here", "keep_alive": 0}).json()
+    assert (stopped["model"], stopped["done"], stopped["done_reason"]) == ("here", True, "unload")
+    assert in_process(client) == []

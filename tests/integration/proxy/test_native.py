@@ -180,13 +180,29 @@ def test_a_completion_that_contradicts_itself_is_the_targets_to_refuse(
     assert last["specollama"]["reason"] == reason
 
 
-@pytest.mark.parametrize("body", [{"model": "duo"}, {"model": "duo", "prompt": "", "keep_alive": 0}])
-def test_loading_and_unloading_are_passed_on(
-    scripted: ScriptedOllama, up: Up, through: Through, body: dict[str, Any]
-) -> None:
-    reply = through(up(scripted)).post("/api/generate", json=body).json()
+def test_loading_is_passed_on(scripted: ScriptedOllama, up: Up, through: Through) -> None:
+    reply = through(up(scripted)).post("/api/generate", json={"model": "duo"}).json()
     assert (reply["model"], reply["done_reason"]) == ("duo", "load")
     assert [call.body["model"] for call in scripted.asked("/api/generate")] == ["target"]
+
+
+@pytest.mark.parametrize("keep_alive", [0, 0.0, "0", "0s", "0h0m"])
+@pytest.mark.parametrize(("model", "unloaded"), [("duo", ["draft"]), ("DUO:latest", ["draft"]), ("target", [])])
+def test_a_pair_is_unloaded_with_its_draft_and_a_target_alone(
+    scripted: ScriptedOllama, up: Up, through: Through, keep_alive: Any, model: str, unloaded: list[str]
+) -> None:
+    told = through(up(scripted)).post("/api/generate", json={"model": model, "keep_alive": keep_alive, "stream": False})
+    assert told.status_code == 200
+    calls = scripted.asked("/api/generate")
+    assert [call.model for call in calls] == [*unloaded, "target"]
+    assert {call.body["prompt"] if call.model == "draft" else call.body.get("prompt", "") for call in calls} == {""}
+    assert all(call.body["keep_alive"] in (0, keep_alive) for call in calls)
+
+
+@pytest.mark.parametrize("keep_alive", ["odd", "5m", -1, None, False, [0]])
+def test_other_durations_unload_nothing(scripted: ScriptedOllama, up: Up, through: Through, keep_alive: Any) -> None:
+    through(up(scripted)).post("/api/generate", json={"model": "duo", "keep_alive": keep_alive, "stream": False})
+    assert scripted.asked("/api/generate", "draft") == []
 
 
 def test_the_list_of_models_has_the_pairs_first_and_each_name_once(

@@ -1,4 +1,4 @@
-"""Whatever is sent, the proxy answers it, and is itself never at fault. SPECOLLAMA_ODD_BODIES: how many; few in CI."""
+"""Whatever is sent, the proxy answers it, and is itself never at fault."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from specollama.server.proxy.serve import serve_in_thread
 from tests.support.configured import written
+from tests.support.draws import examples
 
-COUNT = int(os.environ.get("SPECOLLAMA_ODD_BODIES", "60"))
 PATHS = ("/api/chat", "/api/generate", "/v1/chat/completions", "/v1/completions", "/api/show")
 FIELDS = ("model", "messages", "prompt", "suffix", "system", "template", "context", "raw", "images", "stream", "name")
 SETTINGS = ("format", "keep_alive", "options", "think", "truncate", "shift", "logprobs", "top_logprobs", "tools", "odd")
@@ -62,11 +62,7 @@ def proxy(embedded_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             yield client, log
 
 
-@settings(
-    max_examples=COUNT,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@examples(60, HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large)
 @given(path=st.sampled_from(PATHS), body=bodies)
 def test_an_odd_body_gets_an_answer_and_never_a_fault_of_the_proxys(proxy: Any, path: str, body: bytes) -> None:
     client, log = proxy

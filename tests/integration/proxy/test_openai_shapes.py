@@ -9,10 +9,11 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from specollama.server.proxy.openai_translation import OpenAIResponseBuilder, Untranslatable, chat_body, completion_body
+from tests.support.draws import examples
 from tests.support.scripted_ollama import ScriptedModel, ScriptedOllama, pieces
 
 Through = Callable[..., httpx.Client]
@@ -122,7 +123,7 @@ def test_what_ollamas_own_api_can_not_say_is_left_to_the_targets_server(message:
         chat_body({"model": "duo", "messages": [message]}, {})
 
 
-@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(200, HealthCheck.too_slow)
 @given(asked=st.dictionaries(st.sampled_from([*FIELDS, *MORE]), values | st.lists(turns, max_size=3), max_size=6))
 def test_whatever_is_asked_is_translated_or_left_to_the_targets_server(asked: dict[str, Any]) -> None:
     for translate in (chat_body, completion_body):

@@ -30,6 +30,8 @@ from specollama.spec_decode.types import AcceptanceMethod, Draft, SamplingOption
 from tests.support.enumeration import Cells, Choices, law
 from tests.support.toy_vocabulary import ToyVocabulary
 
+pytestmark = pytest.mark.no_cover  # thousands of replies that run nothing the other tests don't
+
 PROMPT = "-\n"  # one newline more leads off the path
 
 

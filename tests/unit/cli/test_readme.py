@@ -43,7 +43,7 @@ def _block(language: str) -> re.Pattern[str]:
 def commands() -> list[list[str]]:
     """Each command line of `specollama` on any page, once."""
     lines = dict.fromkeys(line for block in blocks("sh") for line in block.splitlines())
-    found = [re.search(r"(?:^|\| )specollama (.*)$", line) for line in lines]
+    found = [re.search(r"(?:^|\| )specollama (.*?)(?: > .*)?$", line) for line in lines]
     return [shlex.split(match[1], comments=True) for match in found if match]
 
 

@@ -112,7 +112,7 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
     verified = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(file)], capture_output=True, text=True, timeout=60
     )
-    assert [line for line in verified.stderr.splitlines() if file.name in line] == []
+    assert (verified.returncode, [line for line in verified.stderr.splitlines() if file.name in line]) == (0, [])
 
 
 def test_pre_commit_runs_the_lines_of_scripts_check_with_the_same_tools() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -44,6 +44,8 @@ from tests.support.made_up import (
     said,
 )
 from tests.support.scoring_replies import settings
+
+pytestmark = pytest.mark.no_cover  # thousands of replies that run nothing the other tests don't
 
 EQUAL = 1e-6
 PROMPT = "."
@@ -150,10 +152,12 @@ SCENES = {
 
 
 async def law_of(of: Scene, can: Capabilities, lookahead: Lookahead, options: SamplingOptions) -> dict[str, float]:
+    known = dict[Hashable, tuple[Any, Any]]()
+
     async def experiment(chance: Chance) -> str:
         engine, clock = EveryEngine(of.target, chance, can), Clock()
         with pytest.MonkeyPatch.context() as patch:
-            only_made_up(patch, chance, clock)
+            only_made_up(patch, chance, clock, known)
             drafts = pair(of.target, of.draft, clock).drafters.drafts
             drafting = DrafterSet(
                 drafts, of.draft is None, Path("nowhere"), pair(of.target, None, clock).drafters.profile

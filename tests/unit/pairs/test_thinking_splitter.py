@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from specollama.pairs.thinking import ThinkingSplitter
+from tests.support.draws import examples
 
 
 def split(pieces: Iterable[str], *, inside: bool = False) -> tuple[str, str]:
@@ -89,7 +90,7 @@ PARTS = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@examples(100)
 @given(parts=st.lists(PARTS, max_size=14), cuts=st.sets(st.integers(0, 80)), inside=st.booleans())
 def test_any_pieces_give_the_split_of_the_whole_text(parts: list[str], cuts: set[int], inside: bool) -> None:
     text = "".join(parts)
@@ -99,7 +100,7 @@ def test_any_pieces_give_the_split_of_the_whole_text(parts: list[str], cuts: set
     assert split(pieces, inside=inside) == split([text], inside=inside)
 
 
-@settings(max_examples=400, deadline=None)
+@examples(100)
 @given(parts=st.lists(PARTS, max_size=14), inside=st.booleans())
 def test_nothing_but_one_pair_of_tags_and_white_space_is_left_out(parts: list[str], inside: bool) -> None:
     text = "".join(parts)

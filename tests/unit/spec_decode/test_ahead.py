@@ -7,7 +7,7 @@ from contextlib import aclosing
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specollama.backends.scripted import End, Script, ScriptedDrafter, ScriptedTarget, fixed_script
@@ -17,6 +17,7 @@ from specollama.spec_decode.draft_ahead import DraftAhead, OverlappedTarget
 from specollama.spec_decode.lookahead import FixedLookahead
 from specollama.spec_decode.metrics import Stats
 from specollama.spec_decode.types import AcceptanceMethod, Draft, SamplingOptions, TargetScores, Token
+from tests.support.draws import examples
 from tests.support.scripted_runs import Reply, reply, wild
 from tests.support.virtual_clock import timed
 
@@ -87,7 +88,7 @@ def test_a_round_that_is_accepted_whole_takes_the_longer_of_drafting_and_verifyi
     assert seconds - first <= 1.1 * longest * (stats.rounds + 1)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     seed=st.integers(0, 10**6),
     agreeing=st.integers(1, 12),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specollama.spec_decode.retokenization import CountedPath, CutPoint, ExactPath, retokenize_draft
 from specollama.spec_decode.types import Token
+from tests.support.draws import examples
 from tests.support.toy_vocabulary import ToyVocabulary
 
 VOCABULARY = ToyVocabulary()
@@ -256,7 +257,7 @@ texts = st.lists(st.sampled_from(["a", "b", "c", "d", " ", "/", "ab", "bc", "abc
 prompts = st.text(alphabet="abcd /:é<", max_size=8)
 
 
-@settings(max_examples=500, deadline=None)
+@examples(150)
 @given(prompts, texts)
 def test_every_cut_that_is_offered_is_read_as_it_was_sampled(prompt: str, sampled: list[str]) -> None:
     path = VOCABULARY.encode(prompt)
@@ -265,7 +266,7 @@ def test_every_cut_that_is_offered_is_read_as_it_was_sampled(prompt: str, sample
         assert VOCABULARY.encode(cut.text) == (*path, *map(VOCABULARY.token, sampled[: cut.position]))
 
 
-@settings(max_examples=500, deadline=None)
+@examples(150)
 @given(prompts, texts, st.integers(0, 6))
 def test_the_anchor_is_always_a_good_cut_and_nothing_gets_lost(prompt: str, sampled: list[str], burst: int) -> None:
     cursor = exact(prompt)
@@ -281,7 +282,7 @@ def test_the_anchor_is_always_a_good_cut_and_nothing_gets_lost(prompt: str, samp
     assert position + len(cursor.pending) == len(done)
 
 
-@settings(max_examples=500, deadline=None)
+@examples(150)
 @given(prompts, st.lists(words, max_size=3), st.lists(words, min_size=1, max_size=5), st.lists(words, max_size=3))
 def test_which_tokens_are_kept_does_not_depend_on_those_behind_the_cut(
     prompt: str, before: list[str], more: list[str], behind: list[str]
@@ -295,7 +296,7 @@ def test_which_tokens_are_kept_does_not_depend_on_those_behind_the_cut(
     assert longer == used if used is not None else longer is None or longer > len(written)
 
 
-@settings(max_examples=500, deadline=None)
+@examples(150)
 @given(prompts, st.lists(words, max_size=3), st.lists(words, min_size=1, max_size=5))
 def test_rejoining_leads_to_a_good_cut_or_moves_nothing(prompt: str, before: list[str], more: list[str]) -> None:
     cursor = exact(prompt)
@@ -446,7 +447,7 @@ def test_an_empty_draft_stays_empty() -> None:
     assert retokenize_draft("x", "", VOCABULARY) == []
 
 
-@settings(max_examples=500, deadline=None)
+@examples(150)
 @given(prompts, st.text(alphabet="abcd /:é\u00ff€<", max_size=12))
 def test_a_draft_in_other_tokens_is_a_beginning_of_its_text_and_of_the_targets_own_reading(
     text: str, drafted: str

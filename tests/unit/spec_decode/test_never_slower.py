@@ -12,6 +12,8 @@ import pytest
 from tests.support.curves import CURVES
 from tests.support.simulated_replies import Pair, Tokens, best_fixed, bursty, independent
 
+pytestmark = pytest.mark.no_cover  # thousands of rounds that run nothing the planner's other tests don't
+
 ACCEPTANCES = (0.1, 0.3, 0.45, 0.6, 0.8, 0.95)
 LENGTHS = (10, 20, 40, 80, 256)
 PROMPTS = (20, 800, 6000)
@@ -39,7 +41,12 @@ def of_plain(pair: Pair, drawn: Sequence[Tokens], prompt: int, *, first: bool) -
     return sum(map(len, drawn)) / seconds
 
 
-REACHED = {("cpu-q4-2core", 0.95): 0.955}
+HARDEST = "cpu-q4-2core"  # where a pass over two tokens costs most: drafts pay least, and tell least of themselves
+CORNERS = [(HARDEST, acceptance) for acceptance in ACCEPTANCES]
+CORNERS += [(machine, acceptance) for machine in CURVES if machine != HARDEST for acceptance in (0.1, 0.45, 0.95)]
+"""Drafts that never pay, drafts that hardly do, and drafts that nearly always do."""
+
+REACHED = {(HARDEST, 0.95): 0.955}
 """Where 0.97 is not reached: the best draft gains 1 % there, less than what it takes to find out."""
 
 
@@ -60,15 +67,14 @@ def slow(
     return found
 
 
-@pytest.mark.parametrize("acceptance", ACCEPTANCES)
-@pytest.mark.parametrize("machine", CURVES)
+@pytest.mark.parametrize(("machine", "acceptance"), CORNERS)
 def test_short_and_long_replies_to_short_and_long_prompts_are_not_slower_than_plain(
     machine: str, acceptance: float
 ) -> None:
     assert not slow(machine, acceptance, (10, 40), (20, 6000), informed=False)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("informed", [True, False])
 @pytest.mark.parametrize("acceptance", ACCEPTANCES)
 @pytest.mark.parametrize("machine", CURVES)

@@ -17,6 +17,7 @@ from specollama.spec_decode.calibration import (
 )
 from specollama.spec_decode.cost_curve import CostCurve
 from specollama.spec_decode.planner import Planner
+from specollama.spec_decode.reply_length import ReplyLengths
 from specollama.spec_decode.types import AcceptanceMethod, Draft, Origin, OutputToken, RoundRecord, Token, VerifyResult
 from tests.support.simulated import RIGHT, WRONG, Fixed, Machine, rate_of_several
 
@@ -28,14 +29,15 @@ MACHINES = {
     "bound by arithmetic": Machine({1: 0.05, 2: 0.09, 4: 0.17, 8: 0.33, 16: 0.65, 32: 1.3}, 0.005),
 }
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
-TOKENS = 6_000
+TOKENS = 3_000
+STAGES = 6_000  # tokens of a reply of several stages
 
 
 @pytest.mark.parametrize("acceptance", ACCEPTANCES)
 @pytest.mark.parametrize("machine", MACHINES)
 def test_it_is_as_fast_as_the_best_fixed_length(machine: str, acceptance: float) -> None:
     simulated = MACHINES[machine]
-    best = max(simulated.rate(Fixed(count), lambda place: acceptance, TOKENS) for count in (*range(13), 16, 24, 32))
+    best = max(simulated.rate_of_fixed(count, acceptance) for count in (*range(13), 16, 24, 32))
     assert simulated.rate(simulated.planner(), lambda place: acceptance, TOKENS) >= 0.97 * best
 
 
@@ -46,29 +48,29 @@ def test_it_follows_a_reply_that_changes() -> None:
     def accepted(place: int) -> float:
         return 0.97 if place // 60 % 2 else 0.4
 
-    best = max(simulated.rate(Fixed(count), accepted, TOKENS) for count in range(13))
-    assert simulated.rate(simulated.planner(), accepted, TOKENS) > 1.05 * best
+    best = max(simulated.rate(Fixed(count), accepted, STAGES) for count in range(13))
+    assert simulated.rate(simulated.planner(), accepted, STAGES) > 1.05 * best
 
 
 def test_of_several_models_the_one_drafts_that_pays_in_the_present_stage_of_the_reply() -> None:
     simulated = MACHINES["bound by memory"]
     accepted = {"code": lambda place: 0.97 if place // 300 % 2 else 0.3, "prose": lambda place: 0.85}
-    alone = {name: simulated.rate(simulated.planner(), accepted[name], TOKENS) for name in accepted}
-    best = simulated.rate(simulated.planner(), lambda place: max(each(place) for each in accepted.values()), TOKENS)
-    chosen = rate_of_several(simulated, accepted, TOKENS)
+    alone = {name: simulated.rate(simulated.planner(), accepted[name], STAGES) for name in accepted}
+    best = simulated.rate(simulated.planner(), lambda place: max(each(place) for each in accepted.values()), STAGES)
+    chosen = rate_of_several(simulated, accepted, STAGES)
     assert chosen > 1.03 * max(alone.values())
     assert chosen > 0.87 * best  # the bound on what may be lost makes it slower to change
 
 
 def test_a_model_that_never_pays_costs_little_beside_one_that_does() -> None:
     simulated = MACHINES["bound by memory"]
-    alone = simulated.rate(simulated.planner(), lambda place: 0.9, TOKENS)
-    assert rate_of_several(simulated, {"good": lambda place: 0.9, "bad": lambda place: 0.1}, TOKENS) > 0.97 * alone
+    alone = simulated.rate(simulated.planner(), lambda place: 0.9, STAGES)
+    assert rate_of_several(simulated, {"good": lambda place: 0.9, "bad": lambda place: 0.1}, STAGES) > 0.97 * alone
 
 
 def test_drafting_that_never_pays_costs_next_to_nothing() -> None:
     simulated = MACHINES["bound by arithmetic"]
-    plain = simulated.rate(Fixed(0), lambda place: 0.3, TOKENS)
+    plain = simulated.rate_of_fixed(0, 0.3)
     assert simulated.rate(simulated.planner(), lambda place: 0.3, TOKENS) > 0.985 * plain
 
 
@@ -146,6 +148,56 @@ def begun(**given: object) -> Planner:
     return chosen
 
 
+def plain_rounds_before_the_first_draft(pass_seconds: float) -> int:
+    chosen = begun(drafters={"model": DrafterStats(0.019)})
+    plain = VerifyResult((OutputToken(Token("a"), Origin.PLAIN),))
+    for rounds in range(100):
+        if chosen.pick_drafter({"model": 1}):
+            return rounds
+        chosen.learn(RoundRecord(Draft(), plain, score_seconds=pass_seconds))
+    return 100
+
+
+def test_passes_slower_than_those_measured_do_not_hold_the_first_draft_back() -> None:
+    """They cost a plain reply just as much: only what drafts take counts as lost."""
+    measured = MACHINES["bound by memory"].passes[1]
+    assert plain_rounds_before_the_first_draft(1.5 * measured) <= plain_rounds_before_the_first_draft(measured)
+
+
+def test_a_new_drafter_is_tried_within_the_larger_budget_of_a_first_reply() -> None:
+    assert plain_rounds_before_the_first_draft(MACHINES["bound by memory"].passes[1]) <= 12
+
+
+def test_after_a_costly_rejected_draft_a_new_drafter_waits_until_plain_rounds_make_up_for_it() -> None:
+    chosen = begun(drafters={"model": DrafterStats(0.019)})
+    plain = VerifyResult((OutputToken(Token("a"), Origin.PLAIN),))
+    recovered = VerifyResult((OutputToken(Token("a"), Origin.RECOVERED),), drafted=1, tested=1)
+    chosen.learn(RoundRecord(draft(0.9), recovered, draft_seconds=1.0, score_seconds=0.1))
+    for _ in range(15):  # of 75 ms: a fifteenth of that may be lost
+        assert chosen.pick_drafter({"model": 1}) is None
+        chosen.learn(RoundRecord(Draft(), plain, score_seconds=0.075))
+
+
+def test_a_new_drafter_does_not_read_a_long_text_within_a_small_budget() -> None:
+    chosen = begun(drafters={"model": DrafterStats(0.019, prefill_seconds_per_token=0.004)})
+    plain = VerifyResult((OutputToken(Token("a"), Origin.PLAIN),))
+    for _ in range(50):
+        assert chosen.pick_drafter({"model": 5_000}) is None
+        chosen.learn(RoundRecord(Draft(), plain, score_seconds=0.075))
+
+
+def test_a_long_text_is_not_read_where_only_a_few_replies_are_long_enough_to_repay_it() -> None:
+    lengths = ReplyLengths()
+    for tokens in [10] * 16 + [4_000] * 4:
+        for before in range(tokens):
+            lengths.observe_progress(before, before + 1)
+        lengths.observe_end(tokens)
+    sources = {"model": DrafterStats(0.019, prefill_seconds_per_token=0.004, calibration=known(0.9))}
+    chosen = begun(drafters=sources, reply_lengths=lengths)
+    assert lengths.expected_tokens(1, None) > 400
+    assert chosen.pick_drafter({"model": 1_000}) is None
+
+
 def test_a_text_that_would_take_too_long_to_read_is_not_read_for_a_short_reply() -> None:
     sources = {"model": DrafterStats(0.019, prefill_seconds_per_token=0.004, calibration=known(0.9))}
     assert begun(drafters=sources, token_limit=40).pick_drafter({"model": 5_000}) is None
@@ -156,6 +208,7 @@ def test_a_model_drafts_only_where_it_is_hoped_to_bring_more_than_what_was_found
     sources = {"model": DrafterStats(0.019, calibration=known(0.9))}
     assert begun(drafters=sources).pick_drafter({"model": 1}, instead=0.1) == "model"
     assert begun(drafters=sources).pick_drafter({"model": 1}, instead=20.0) is None
+    assert begun(drafters=sources).pick_drafter({"model": 1}, instead=3.0) is None
 
 
 def test_what_was_not_sent_is_learnt_from_as_well() -> None:

@@ -43,3 +43,9 @@ def test_a_client_that_begins_otherwise_learns_from_the_wider_kind() -> None:
     kinds = LengthsByRequest()
     seen(kinds.for_prompt([1, 2, 3]), *[10] * 20)
     assert kinds.for_prompt([7, 8, 9]).expected_tokens(0, None) < 40
+
+
+def test_replies_to_long_prompts_tell_nothing_of_those_to_short_ones() -> None:
+    kinds = LengthsByRequest()
+    seen(kinds.for_prompt(LONG), *[10] * 20)
+    assert kinds.for_prompt(SHORT).expected_tokens(0, None) == ReplyLengths().expected_tokens(0, None)

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specollama.backends.scripted import (
@@ -37,6 +37,7 @@ from specollama.spec_decode.types import (
     Token,
     VerifyResult,
 )
+from tests.support.draws import examples
 from tests.support.scripted_runs import Listed, Reply, events, plain, reply, speculation, wild
 
 COLD = SamplingOptions(temperature=0)
@@ -152,7 +153,7 @@ replies = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(replies, st.sampled_from([0.0, 0.8, 1.5]), st.sampled_from([0, 1, 3]) | st.none(), st.none() | st.integers(0, 3))
 async def test_any_draft_and_lookahead_give_the_reply_of_the_target_alone(
     case: dict[str, object], temperature: float, fails_after: int | None, lost_after: int | None
@@ -173,7 +174,7 @@ async def test_any_draft_and_lookahead_give_the_reply_of_the_target_alone(
     assert_sound(log, told, options)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(replies)
 async def test_at_temperature_zero_the_draft_may_have_other_tokens(case: dict[str, object]) -> None:
     options, script, draft, lookahead = read(case, 0.0, WORDS, OTHER_WORDS)

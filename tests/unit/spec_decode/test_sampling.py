@@ -8,12 +8,13 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specollama.errors import UsageError
 from specollama.spec_decode.sampler_support import resolve_sampling, restrict_to_shown, sampler_obstacle, support
 from specollama.spec_decode.types import SamplingOptions, Token
+from tests.support.draws import examples
 from tests.support.reference_sampler import sampled
 
 SHOWN = 20
@@ -249,7 +250,7 @@ def agrees(raw: dict[str, float], chosen: SamplingOptions) -> bool:
     return known == pytest.approx(sampled(raw, chosen), rel=1e-6)
 
 
-@settings(max_examples=1000, deadline=None)
+@examples(200)
 @given(st.integers(0, 2**32), any_options)
 def test_what_is_known_is_exactly_what_the_whole_vocabulary_gives(seed: int, chosen: dict[str, Any]) -> None:
     raw = vocabulary(Random(seed))
@@ -257,7 +258,7 @@ def test_what_is_known_is_exactly_what_the_whole_vocabulary_gives(seed: int, cho
         assert agrees(raw, options(**chosen))
 
 
-@settings(max_examples=500, deadline=None)
+@examples(150)
 @given(st.integers(0, 2**32), any_options, st.booleans())
 def test_what_is_known_holds_for_the_heaviest_and_the_lightest_rest(
     seed: int, chosen: dict[str, Any], heavy: bool
@@ -282,7 +283,7 @@ def test_the_answer_is_known_often_enough_to_mean_something() -> None:
     assert narrow > 290
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(st.integers(0, 2**32), any_options)
 def test_a_drafts_options_make_its_distribution_known(seed: int, chosen: dict[str, Any]) -> None:
     narrowed = restrict_to_shown(options(**chosen, typical_p=0.5), SHOWN)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from specollama.spec_decode.stopping_criteria import StoppingCriteria
 from specollama.spec_decode.types import DoneReason
+from tests.support.draws import examples
 
 
 def fed(stopper: StoppingCriteria[int], *tokens: str) -> list[tuple[str, int]]:
@@ -132,7 +133,7 @@ letters = st.text(alphabet="aab.é", max_size=4)
 stop_strings = st.lists(st.text(alphabet="aab.é", max_size=5), max_size=3)
 
 
-@settings(max_examples=1000, deadline=None)
+@examples(200)
 @given(st.lists(letters, max_size=10), stop_strings, st.none() | st.integers(1, 8))
 @example(["aa", "ab"], ["aab"], None)
 @example(["ab", "ab", "a"], ["ababb", "aba."], None)
@@ -149,7 +150,7 @@ def test_any_tokens_give_what_looking_at_the_whole_text_after_each_gives(
     assert text(shown) == expected
 
 
-@settings(max_examples=500, deadline=None)
+@examples(150)
 @given(st.lists(letters, max_size=10), stop_strings)
 def test_what_is_shown_is_a_beginning_of_the_text_and_nothing_of_a_stop_string(
     tokens: list[str], stops: list[str]
@@ -166,7 +167,7 @@ def test_what_is_shown_is_a_beginning_of_the_text_and_nothing_of_a_stop_string(
             assert stopper.reason or not held or any(stop.startswith(held) for stop in stops)
 
 
-@settings(max_examples=500, deadline=None)
+@examples(150)
 @given(st.lists(letters, max_size=10), stop_strings)
 def test_each_piece_keeps_the_tag_of_the_token_that_it_is_from(tokens: list[str], stops: list[str]) -> None:
     stopper = StoppingCriteria[int](stops)

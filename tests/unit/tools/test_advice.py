@@ -11,6 +11,7 @@ import pytest
 
 from specollama.config.endpoints import Endpoint
 from specollama.config.settings import ModelRef, PairSettings
+from specollama.pairs.routes.local import PackageMissing
 from specollama.spec_decode.types import Route
 from specollama.tools.doctor.advice import give_advice, known_faults, server_advice
 from specollama.tools.doctor.config_changes import config_changes, why_unchanged
@@ -19,6 +20,7 @@ from specollama.tools.doctor.findings import (
     LanesFinding,
     Loaded,
     LocalFinding,
+    Misfit,
     NativeFinding,
     PairFindings,
     RouteFinding,
@@ -134,12 +136,12 @@ def test_prompts_that_are_read_again_and_a_server_that_drafts_by_itself_are_told
 
 
 def test_other_tokenizers_and_shorter_contexts() -> None:
-    [other] = found(tokenizers="different, drafts are put into the target's tokens: token 5 is 'a' and 'b'")
+    [other] = found(tokenizers=Misfit("different, drafts are put into the target's tokens: token 5 is 'a' and 'b'"))
     assert other.lines == ("specollama pairs suggest",)
     [short] = found(context_lengths=(8192, 2048))
     assert short.lines == ("[pairs.coder.options]", "num_ctx = 8192")
     assert found(context_lengths=(2048, 8192)) == []
-    [marks] = found(delimiters="not ones of the draft's: <|im_end|>")
+    [marks] = found(delimiters=Misfit("not ones of the draft's: <|im_end|>"))
     assert "<|im_end|>" in marks.what
     assert found(delimiters="not known", tokenizers="not known") == []
 
@@ -160,7 +162,7 @@ def test_a_slower_route_that_was_set_is_told_with_the_line_to_write() -> None:
 
 
 def test_a_missing_package_is_told_with_how_to_install_it() -> None:
-    [only] = found(local="local: gguf isn't installed: `pip install 'specollama[local]'`")
+    [only] = found(local=PackageMissing("local: gguf isn't installed: `pip install 'specollama[local]'`"))
     assert only.lines == ("pip install 'specollama[local]'",)
 
 

@@ -217,7 +217,7 @@ def test_an_unfinished_line_is_no_cover_for_another_one(log: bytes, head: ChainH
 
 def test_after_an_entry_that_could_not_be_written_nothing_follows_it(folder: Path) -> None:
     with open_existing_run(folder, "Ann") as run:
-        with room_for(10, folder / LOG), pytest.raises(OSError, match="File too large"):
+        with room_for(10, folder / LOG), pytest.raises(OSError, match=f"File too large: '{folder / LOG}'"):
             run.append("Ann", approve(run.state.items["b"]))
         with pytest.raises(RunError, match="the last entry couldn't be written"):
             run.append("Ann", approve(run.state.items["a"]))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specollama.errors import RunError, UsageError
@@ -31,12 +31,14 @@ from specollama.tools.review.log_entries import (
 from specollama.tools.review.release import (
     OutboundCommand,
     items_to_release,
+    items_to_run,
     refuse_undecided,
     unresolved_items,
     write_release,
 )
 from specollama.tools.review.run_folder import ReviewRun, open_run
 from specollama.tools.review.state import CommandStatus, EntryRefused, ItemStatus
+from tests.support.draws import examples
 from tests.support.review_runs import answered, first, run_of, synced
 
 
@@ -223,7 +225,7 @@ WHATS = [
 STEPS = st.tuples(st.sampled_from(WHATS), st.sampled_from("ab"), st.sampled_from(REVIEWERS), st.sampled_from(TEXTS))
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(steps=st.lists(STEPS, min_size=12, max_size=30), quorum=st.integers(1, 2))
 def test_nothing_unapproved_ever_leaves(steps: list[tuple[str, str, str, str]], quorum: int) -> None:
     with tempfile.TemporaryDirectory() as place:
@@ -271,7 +273,7 @@ def one_step(run: ReviewRun, oracle: Oracle, what: str, id: str, who: str, text:
         run.append(who, CommandStarted(id=id, digest=item.digest, command=("tee",)))
     elif what in ("send", "fail"):
         command = ["tee", "-a", str(sent)] if what == "send" else ["tee", "-a", str(sent), "/nowhere/at/all"]
-        OutboundCommand(run, who, command, lambda id: None).send_all()
+        OutboundCommand(run, who, command, lambda id: None).send_all(items_to_run(run.state, again=True))
     else:
         run.append(who, CommandMarked(id=id, sent=what == "sent"))
 
@@ -293,11 +295,11 @@ def test_a_command_that_was_begun_and_has_no_result_waits_for_a_person(run: Revi
         run.append(who, approve(item))
     run.append("Ann", CommandStarted(id="a", digest=item.digest, command=("mail",)))
 
-    assert OutboundCommand(run, "Ann", ["false"], lambda id: None).send_all() == 0
+    assert OutboundCommand(run, "Ann", ["false"], lambda id: None).send_all(items_to_run(run.state, again=True)) == 0
     assert [(each.id, each.outgoing) for each in unresolved_items(run.state)] == [("a", CommandStatus.UNKNOWN)]
     with pytest.raises(EntryRefused, match="no decision changes that"):
         run.append("Ann", reject(item, "late"))
     run.append("Ann", CommandMarked(id="a", sent=False))
     with pytest.raises(RunError, match="false ended with 1"):
-        OutboundCommand(run, "Ann", ["false"], lambda id: None).send_all()
+        OutboundCommand(run, "Ann", ["false"], lambda id: None).send_all(items_to_run(run.state))
     assert item.outgoing is CommandStatus.FAILED
