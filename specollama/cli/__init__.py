@@ -24,6 +24,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Speculative decoding for Ollama, on the client's side: a small draft model writes ahead, the large target "
     "model checks, and the words stay the target's own.",
+    epilog="First time here? specollama init sets up a pair.",
 )
 
 

@@ -46,6 +46,12 @@ COMMANDS = {
     "release": Entry(
         REVIEW, "release:release", "Let out what was approved, in the form that was approved, and each item once."
     ),
+    "init": Entry(
+        SET_UP,
+        "init:init",
+        "Set up a first pair: find the installed models that make one, write the configuration, try one prompt both "
+        "ways.",
+    ),
     "pairs": Entry(
         SET_UP,
         "pairs:app",
@@ -73,6 +79,9 @@ COMMANDS = {
         SET_UP,
         "export:export",
         "Write the command line, and the files if any, with which an engine runs the pair by itself.",
+    ),
+    "data": Entry(
+        SET_UP, "data:data", "Show what specollama keeps on this disk, where and how large, or delete a kind of it."
     ),
     "embedded": Entry(
         SET_UP, "embedded:app", "An Ollama-compatible server in process, with a small model to try everything on."

@@ -14,7 +14,17 @@ from specollama.config import paths, toml
 from specollama.config.endpoints import Endpoint, parse_model_at, resolve_host, server_url
 from specollama.config.plain_file import open_plain
 from specollama.config.schema import ConfigTable, ModelTable, PairTable, join_names, suggest_names
-from specollama.config.settings import FLAGS, NATIVE, DraftRef, FileRef, ModelRef, Overrides, PairSettings, PromptLookup
+from specollama.config.settings import (
+    EMBEDDED,
+    FLAGS,
+    NATIVE,
+    DraftRef,
+    FileRef,
+    ModelRef,
+    Overrides,
+    PairSettings,
+    PromptLookup,
+)
 from specollama.config.validation import ConfigLocation, validate_table
 from specollama.errors import ConfigError, one_line
 from specollama.spec_decode.types import ServerApi
@@ -43,6 +53,11 @@ class Config:
             self._unknown_pair(name)
         return _check_tokens(self._settings(name, environ), environ)
 
+    def is_embedded(self, name: str | None) -> bool:
+        """Whether the pair of that name, the default one for None, is the embedded one, which no file defines."""
+        chosen = self.table.default_pair if name is None else name
+        return chosen == EMBEDDED and EMBEDDED not in self.table.pairs
+
     def model_at(self, text: str, flag: str, environ: Mapping[str, str]) -> DraftRef:
         """Return the model that a flag ("target", "draft") gives as `MODEL`, `MODEL@SERVER`, `FILE.gguf` or `lookup`.
 
@@ -53,8 +68,8 @@ class Config:
     def validate(self) -> None:
         """Raise ConfigError at the first unknown name, and at a pair that can't be run."""
         default = self.table.default_pair
-        if default is not None and default not in self.table.pairs:
-            words = f"no such pair{suggest_names(default, self.table.pairs)}"
+        if default not in (None, EMBEDDED, *self.table.pairs):
+            words = f"no such pair{suggest_names(str(default), self.table.pairs)}"
             ConfigLocation(self.file, ("default_pair",)).fail(words, default)
         self.default_endpoint({})
         for name in self.table.pairs:
@@ -195,7 +210,7 @@ def find_config(explicit: Path | None, environ: Mapping[str, str], cwd: Path) ->
             if not os.path.exists(path):
                 raise ConfigError(one_line(f"{path}: there is no such file (set by {source})"))
             return path
-    return next((path for path in (cwd / LOCAL_NAME, _user_file()) if os.path.exists(path)), None)
+    return next((path for path in (cwd / LOCAL_NAME, user_file()) if os.path.exists(path)), None)
 
 
 def load_config(path: Path | None) -> Config:
@@ -227,10 +242,11 @@ def _check_tokens(settings: PairSettings, environ: Mapping[str, str]) -> PairSet
     return settings
 
 
-def _user_file() -> Path:
+def user_file() -> Path:
+    """The user's own configuration file, which may be missing."""
     return paths.config_folder() / "config.toml"
 
 
 def _first_steps(file: Path | None) -> str:
-    where = f"define one in {file}" if file else f"write a configuration file, ./{LOCAL_NAME} or {_user_file()}"
-    return f"give --target MODEL[@SERVER] and --draft MODEL[@SERVER], or {where}"
+    where = f"define one in {file}" if file else f"write a configuration file, ./{LOCAL_NAME} or {user_file()}"
+    return f"run `specollama init`, or give --target MODEL[@SERVER] and --draft MODEL[@SERVER], or {where}"

@@ -163,6 +163,11 @@ def _draft(value: Any, handler: Callable[[Any], Any]) -> Any:
     return handler([{"model": one} if isinstance(one, str) else one for one in listed])
 
 
+def _target(value: Any, handler: Callable[[Any], Any]) -> Any:
+    """A text is a model written as on the command line."""
+    return handler({"model": value} if isinstance(value, str) else value)
+
+
 def _is_lookahead(value: int | list[int] | str) -> bool:
     if isinstance(value, list):
         return bool(value) and min(value) >= 1
@@ -211,7 +216,7 @@ class TuningTable(Table):
 
 
 class PairTable(TuningTable):
-    target: ModelTable = Field(examples=['{ model = "qwen2.5-coder:32b" }'])
+    target: Annotated[ModelTable, WrapValidator(_target)] = Field(examples=['{ model = "qwen2.5-coder:32b" }'])
     draft: Annotated[list[ModelTable], WrapValidator(_draft)] = []
     native: str | None = None
     intercept: bool = True

@@ -14,6 +14,9 @@ from specollama.config.validation import ConfigLocation, validate_table
 from specollama.spec_decode.types import AcceptanceMethod, Route, ServerApi
 
 FLAGS = ConfigLocation()
+EMBEDDED = "embedded"
+"""The pair that needs no configuration and no server; a pair of that name in the file comes before it."""
+
 NATIVE = Endpoint(url="http://127.0.0.1:11436", source="default")
 """Where `specollama native` serves, by default."""
 

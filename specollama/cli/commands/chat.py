@@ -171,11 +171,12 @@ def _choice(given: PairChoice, kept: SavedConversation, config: Config, terminal
 
     Raises UsageError or ConfigError in at most three lines where there is none.
     """
-    from specollama.cli.chat.pair_choice import EMBEDDED, PairChoice, no_pair_text
+    from specollama.cli.chat.pair_choice import PairChoice, no_pair_text
+    from specollama.config.settings import EMBEDDED
 
     if not given.given and PairChoice.of(kept.pair).given:
         return PairChoice.of(kept.pair)
-    if given.given or given.draft is not None or config.table.pairs:
+    if given.given or given.draft is not None or config.table.pairs or config.is_embedded(None):
         return given
     if not terminal or "pip install" in no_pair_text():
         raise ConfigError(no_pair_text())

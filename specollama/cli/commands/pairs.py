@@ -15,6 +15,7 @@ from specollama.cli.commands.quality import quality
 from specollama.cli.commands.suggest import suggest
 from specollama.cli.terminal import options, output
 from specollama.config.loading import Config
+from specollama.config.settings import EMBEDDED
 from specollama.errors import ConfigError
 from specollama.tools.doctor.pair_status import ModelFinding, PairFinding, pair_status
 
@@ -54,9 +55,9 @@ def pairs(
     Ends with 1 if no target can be used.
     """
     known = options.load_configuration(config)
-    chosen = names or list(known.table.pairs)
+    chosen = names or list(known.table.pairs) or ([EMBEDDED] if known.is_embedded(None) else [])
     if not chosen:
-        raise ConfigError("there are no pairs: no configuration file defines one (the README shows how)")
+        raise ConfigError("there are no pairs: no configuration file defines one; run `specollama init`")
     findings = asyncio.run(_survey_all(known, chosen, measure=measure))
     if json:
         print(output.json_text([finding.as_object() for finding in findings]))
@@ -69,7 +70,7 @@ def pairs(
 
 async def _survey_all(config: Config, names: list[str], *, measure: bool) -> list[PairFinding]:
     """One after another when they are timed, since they would disturb each other."""
-    settings = [config.pair(name, os.environ) for name in names]
+    settings = [options.named_pair(config, name) for name in names]
     if measure:
         return [await pair_status(pair, os.environ, measure=True) for pair in settings]
     return list(await asyncio.gather(*(pair_status(pair, os.environ) for pair in settings)))

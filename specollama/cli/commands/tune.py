@@ -32,9 +32,9 @@ def tune(
     What passes cost, and how drafts fare, is kept for the replies to come.
     """
     known = options.load_configuration(config)
-    settings = known.pair(pair, os.environ)
-    if known.file is None or settings.name is None:
-        raise ConfigError("there is no configuration file to write to")
+    settings = options.named_pair(known, pair)
+    if known.file is None or settings.name not in known.table.pairs:
+        raise ConfigError(f"{settings.name}: no configuration file defines this pair, so there is none to write to")
     with progress_note() as note:
         tuned = asyncio.run(tune_pair(settings, os.environ, note))
     elsewhere = bool(tuned.found.elsewhere)  # where nothing was measured

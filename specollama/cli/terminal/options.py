@@ -7,7 +7,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,8 +18,8 @@ from specollama.cli.terminal import output
 from specollama.cli.terminal.standard_streams import read_piped_text
 from specollama.config import trust
 from specollama.config.loading import Config, adhoc_pair
-from specollama.config.settings import PairSettings
-from specollama.errors import UsageError
+from specollama.config.settings import EMBEDDED, PairSettings, PromptLookup
+from specollama.errors import UsageError, one_line
 from specollama.spec_decode.types import AcceptanceMethod, Route, SamplingOptions
 
 if TYPE_CHECKING:
@@ -183,11 +183,37 @@ def pair_settings(
     config: Config, name: str | None, target: str | None, draft: str | None, given: Mapping[str, Any]
 ) -> PairSettings:
     """The named pair, or the pair of `--target` and `--draft`, with the flags applied."""
+    if target is not None and draft is None and given.get("route") != Route.PLAIN:
+        adhoc_pair(target, PromptLookup.LOOKUP.value, config, os.environ, **given)  # flags first, then servers
+        draft = find_draft(target, config)
     if target is not None:
         return adhoc_pair(target, draft, config, os.environ, **given)
     if draft is not None:
         raise UsageError("--draft is given without --target")
-    return config.pair(name, os.environ).with_overrides(**given)
+    return named_pair(config, name).with_overrides(**given)
+
+
+def find_draft(target: str, config: Config) -> str:
+    """A draft for a target that is given alone, as `--draft` would give it; it is told on stderr."""
+    import asyncio  # here, with the rest, since most calls name a draft
+
+    from specollama.tools.doctor.draft_choice import best_draft
+
+    chosen = asyncio.run(best_draft(replace(config, file=None).model_at(target, "target", os.environ), os.environ))
+    server = target.partition("@")[2]
+    draft = f"{chosen}@{server}" if server and chosen is not PromptLookup.LOOKUP else str(chosen)
+    why = "no installed model has its tokenizer" if chosen is PromptLookup.LOOKUP else "the best that is installed"
+    print(one_line(f"draft: {draft} ({why}; --draft names another)"), file=sys.stderr)
+    return draft
+
+
+def named_pair(config: Config, name: str | None) -> PairSettings:
+    """The pair of that name, the default one for None; `embedded` needs no configuration."""
+    if not config.is_embedded(name):
+        return config.pair(name, os.environ)
+    from specollama.server.embedded.pair import embedded_pair  # here, since hardly any call needs it
+
+    return embedded_pair()
 
 
 def flags(
@@ -260,5 +286,5 @@ def _split(words: list[str], config: Config, *, target_given: bool, piped: bool)
     if len(words) > 1:
         raise UsageError(f"too many arguments: {' '.join(words[2:]) or words[1]!r}; put the prompt in quotes")
     lone = words[0]
-    is_pair = lone in config.table.pairs or (piped and not any(character.isspace() for character in lone))
+    is_pair = lone in (EMBEDDED, *config.table.pairs) or (piped and not any(character.isspace() for character in lone))
     return (lone, "") if is_pair else (None, lone)

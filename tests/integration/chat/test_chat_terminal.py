@@ -216,7 +216,7 @@ def test_without_a_pair_it_says_in_three_lines_what_to_do_and_offers_the_embedde
     screen.wait(r"try that now\? \[Y/n\]:")
     lines = screen.text.split("\n")
     assert lines[0] == "no pair is given, and no configuration file defines one"
-    assert lines[1].startswith("with Ollama: specollama chat --target")
+    assert lines[1].startswith("with Ollama: specollama init")
     assert lines[2].startswith("without it:  specollama chat embedded")
     screen.enter("n")
     assert screen.left() == 2

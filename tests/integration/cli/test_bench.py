@@ -316,7 +316,6 @@ def test_what_was_measured_is_kept_when_a_server_goes_away(call: Call) -> None:
         (["--target", "x", "--routes", "plian"], "--routes: there is no route 'plian', did you mean plain?"),
         (["--target", "x", "--routes", " , "], "--routes: names no route"),
         (["--target", "x", "--routes", "plain"], "--routes plain: nothing to compare it with"),
-        (["--target", "x", "--routes", "plain,lanes"], "--draft: missing; give it as --draft MODEL"),
         (["--target", "x", "--draft", "y", "--prompts", "none.jsonl"], "--prompts none.jsonl: No such file"),
         (["--target", "x", "--draft", "y", "--against", "ftp://z"], "the scheme must be http or https"),
         (["--target", "x", "--draft", "y", "--temperature", "0.8"], "texts can be compared on route local alone"),

@@ -198,6 +198,7 @@ def test_a_file_that_is_no_model_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_only_what_a_processor_runs_in_other_types_is_copied(draft: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.gguf"
     requantize.write_copy(draft, copy)
+    assert requantize.source_path(copy).read_text() == str(draft)
     for path, useful in ((draft, True), (copy, False)):
         model = LlamaModel(path, OPTIONS)
         assert requantize.may_help(model, OPTIONS) is useful

@@ -17,6 +17,7 @@ from specollama.config import schema as config_schema
 from specollama.config.endpoints import parse_model_at
 from specollama.config.loading import Config, adhoc_pair, find_config, load_config
 from specollama.config.schema import ConfigTable, OptionsTable, PairTable, Table
+from specollama.config.settings import FileRef
 from specollama.config.validation import ConfigLocation, validate_table
 from specollama.errors import ConfigError, UsageError
 from specollama.spec_decode.types import AcceptanceMethod, Route
@@ -218,8 +219,8 @@ def test_an_unknown_option_names_the_nearest_one(tmp_path: Path) -> None:
             'pairs.one.target.modle = "t": unknown key, did you mean model? allowed: api, endpoint, model, path',
         ),
         (
-            '[pairs.one]\ntarget = "t"',
-            'pairs.one.target = "t": must be a table; allowed in it: api, endpoint, model, path',
+            "[pairs.one]\ntarget = 3",
+            "pairs.one.target = 3: must be a table; allowed in it: api, endpoint, model, path",
         ),
         (
             '[pairs.one]\ntarget = { model = "two words" }',
@@ -449,7 +450,7 @@ def test_without_a_pair_the_flags_and_the_places_of_the_file_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("platformdirs.user_config_path", lambda name: Path("/home/me/.config") / name)
-    steps = "give --target MODEL[@SERVER] and --draft MODEL[@SERVER], or "
+    steps = "run `specollama init`, or give --target MODEL[@SERVER] and --draft MODEL[@SERVER], or "
     write = "write a configuration file, ./specollama.toml or /home/me/.config/specollama/config.toml"
     assert wrong_pair(Config(), None) == f"no pair is given: {steps}{write}"
     assert wrong_pair(Config(), "coder") == f"there is no pair coder: {steps}{write}"
@@ -592,3 +593,24 @@ def test_every_example_loads_and_each_of_its_pairs_resolves(file: Path) -> None:
 def test_there_is_an_example_for_each_situation() -> None:
     names = {file.stem for file in EXAMPLES}
     assert names == {"same-machine", "two-machines", "no-logprobs", "embedded", "engines", "local", "serve"}
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoint"),
+    [("t@tower", "http://tower:11434"), ("t@box:1", "http://box:1"), ("t", "http://127.0.0.1:11434")],
+)
+def test_a_target_may_be_written_as_on_the_command_line(tmp_path: Path, text: str, endpoint: str) -> None:
+    file = f'[endpoints.tower]\nurl = "http://tower:11434"\n[pairs.one]\ntarget = "{text}"\ndraft = "lookup"\n'
+    pair = load(tmp_path, file).pair("one", {})
+    assert (pair.target.model, pair.target.endpoint.url) == ("t", endpoint)
+
+
+def test_a_target_written_as_text_may_be_a_file(tmp_path: Path) -> None:
+    pair = load(tmp_path, '[pairs.one]\ntarget = "big.gguf"\ndraft = "lookup"\n').pair("one", {})
+    assert pair.target == FileRef(tmp_path / "big.gguf")
+
+
+def test_the_embedded_pair_may_be_the_default(tmp_path: Path) -> None:
+    config = load(tmp_path, 'default_pair = "embedded"\n')
+    assert config.is_embedded(None)
+    assert not load(tmp_path, SMALL).is_embedded(None)
