@@ -12,7 +12,7 @@ import typer
 import typer.main
 from typer.core import TyperCommand, TyperGroup
 
-USE, REVIEW, SET_UP, MEASURE = "Use", "Review", "Set up", "Measure"
+USE, SET_UP, MEASURE, REVIEW = "Use", "Set up", "Measure", "Review"
 
 
 class Entry(NamedTuple):
@@ -33,19 +33,6 @@ COMMANDS = {
         "all else is passed on.",
     ),
     "chats": Entry(USE, "chats:app", "The conversations that `specollama chat` kept."),
-    "batch": Entry(
-        REVIEW,
-        "batch:batch",
-        "Answer many prompts, each once, and keep the replies for `specollama review`. Nothing is sent anywhere.",
-    ),
-    "review": Entry(
-        REVIEW,
-        "review:review",
-        "Approve, reject, edit or regenerate replies, one after another; or check the log that says who did.",
-    ),
-    "release": Entry(
-        REVIEW, "release:release", "Let out what was approved, in the form that was approved, and each item once."
-    ),
     "init": Entry(
         SET_UP,
         "init:init",
@@ -98,6 +85,19 @@ COMMANDS = {
         MEASURE,
         "trace:trace",
         "Show a traced reply as an HTML page: each token with its origin and the target's view, the rounds over time.",
+    ),
+    "batch": Entry(
+        REVIEW,
+        "batch:batch",
+        "Answer many prompts, each once, and keep the replies for `specollama review`. Nothing is sent anywhere.",
+    ),
+    "review": Entry(
+        REVIEW,
+        "review:review",
+        "Approve, reject, edit or regenerate replies, one after another; or check the log that says who did.",
+    ),
+    "release": Entry(
+        REVIEW, "release:release", "Let out what was approved, in the form that was approved, and each item once."
     ),
 }
 

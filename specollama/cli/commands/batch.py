@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from specollama.cli.terminal import options, output
+from specollama.cli.terminal import completion, options, output
 from specollama.cli.terminal.progress import progress
 from specollama.config.settings import PairSettings
 from specollama.errors import RunError, UsageError
@@ -29,6 +29,7 @@ def batch(
         list[str],
         typer.Argument(
             metavar="[PAIR] PROMPTS",
+            autocompletion=completion.pairs,
             help='A pair of the configuration; JSON lines: {"id", "prompt" or "messages", "options", "metadata"}.',
         ),
     ],

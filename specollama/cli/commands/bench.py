@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from specollama.cli.terminal import options, output
+from specollama.cli.terminal import completion, options, output
 from specollama.cli.terminal.figures import show_figures
 from specollama.cli.terminal.progress import progress
 from specollama.config.loading import Config
@@ -36,7 +36,9 @@ _MEASURING = "Measuring"
 
 
 def bench(
-    pair: Annotated[str | None, typer.Argument(metavar="PAIR", help="A pair of the configuration.")] = None,
+    pair: Annotated[
+        str | None, typer.Argument(metavar="PAIR", autocompletion=completion.pairs, help="A pair of the configuration.")
+    ] = None,
     config: options.ConfigFile = None,
     target: options.TargetName = None,
     draft: options.DraftName = None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specollama.cli.terminal import options
+from specollama.cli.terminal import completion, options
 from specollama.cli.terminal.attachments import load_attachments
 from specollama.cli.terminal.standard_streams import read_any_bytes
 from specollama.config.loading import Config
@@ -30,7 +30,9 @@ def chat(
     pair: Annotated[
         str | None,
         typer.Argument(
-            metavar="PAIR", help="A pair of the configuration; embedded: one that needs neither it nor Ollama."
+            metavar="PAIR",
+            autocompletion=completion.pairs,
+            help="A pair of the configuration; embedded: one that needs neither it nor Ollama.",
         ),
     ] = None,
     config: options.ConfigFile = None,

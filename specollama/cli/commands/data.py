@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.filesize import decimal
 
-from specollama.cli.terminal import output
+from specollama.cli.terminal import completion, output
 from specollama.config import paths
 from specollama.config.schema import suggest_names
 from specollama.errors import UsageError
@@ -23,6 +23,7 @@ def data(
         list[str] | None,
         typer.Option(
             metavar="|".join((*KINDS, _GONE)),
+            autocompletion=completion.one_of((*KINDS, _GONE)),
             help="Delete a kind; gone: copies of draft models that are gone. Repeatable.",
         ),
     ] = None,

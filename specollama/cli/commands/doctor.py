@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specollama.backends.ollama.client import OllamaServer
-from specollama.cli.terminal import options, output
+from specollama.cli.terminal import completion, options, output
 from specollama.config.endpoints import resolve_host
 from specollama.config.loading import Config
 from specollama.config.settings import PairSettings
@@ -33,7 +33,9 @@ ServiceName = Annotated[
 
 
 def doctor(
-    pair: Annotated[str | None, typer.Argument(metavar="PAIR", show_default="all", help="A pair.")] = None,
+    pair: Annotated[
+        str | None, typer.Argument(metavar="PAIR", autocompletion=completion.pairs, show_default="all", help="A pair.")
+    ] = None,
     config: options.ConfigFile = None,
     target: options.TargetName = None,
     draft: options.DraftName = None,

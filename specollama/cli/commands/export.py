@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from specollama.cli.terminal import options
+from specollama.cli.terminal import completion, options
 from specollama.config.schema import suggest_names
 from specollama.config.settings import PairSettings
 from specollama.errors import UsageError
@@ -22,9 +22,18 @@ _EXECUTABLE = 0o755
 
 def export(
     to: Annotated[
-        str, typer.Option("--to", metavar="|".join(ExportEngine), help="The engine.", rich_help_panel="Set-up")
+        str,
+        typer.Option(
+            "--to",
+            metavar="|".join(ExportEngine),
+            autocompletion=completion.one_of(ExportEngine),
+            help="The engine.",
+            rich_help_panel="Set-up",
+        ),
     ],
-    pair: Annotated[str | None, typer.Argument(metavar="PAIR", help="A pair of the configuration.")] = None,
+    pair: Annotated[
+        str | None, typer.Argument(metavar="PAIR", autocompletion=completion.pairs, help="A pair of the configuration.")
+    ] = None,
     config: options.ConfigFile = None,
     target: options.TargetName = None,
     draft: options.DraftName = None,

@@ -19,7 +19,7 @@ from specollama.backends.llama_cpp.hardware import free_memory, has_gpu_memory
 from specollama.backends.ollama.client import OllamaServer
 from specollama.backends.ollama.model_info import fetch_model_info
 from specollama.backends.ollama.server_watch import is_loaded
-from specollama.cli.terminal import options, output
+from specollama.cli.terminal import completion, options, output
 from specollama.config.endpoints import Endpoint, loopback_port
 from specollama.config.settings import ModelRef, PairSettings
 from specollama.errors import EndpointError, RunError, UsageError
@@ -29,7 +29,9 @@ from specollama.tools.native_server import NativeServer, NativeSetup, ObservedRe
 
 
 def native(
-    pair: Annotated[str | None, typer.Argument(metavar="PAIR", help="A pair of the configuration.")] = None,
+    pair: Annotated[
+        str | None, typer.Argument(metavar="PAIR", autocompletion=completion.pairs, help="A pair of the configuration.")
+    ] = None,
     config: options.ConfigFile = None,
     target: options.TargetName = None,
     draft: options.DraftName = None,

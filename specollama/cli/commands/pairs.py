@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from specollama.cli.commands.quality import quality
 from specollama.cli.commands.suggest import suggest
-from specollama.cli.terminal import options, output
+from specollama.cli.terminal import completion, options, output
 from specollama.config.loading import Config
 from specollama.config.settings import EMBEDDED
 from specollama.errors import ConfigError
@@ -42,7 +42,10 @@ app = typer.Typer(
 @app.command("show")
 def pairs(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="PAIR", show_default="all", help="Pairs of the configuration.")
+        list[str] | None,
+        typer.Argument(
+            metavar="PAIR", autocompletion=completion.pairs, show_default="all", help="Pairs of the configuration."
+        ),
     ] = None,
     config: options.ConfigFile = None,
     measure: Annotated[

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from specollama.cli.commands.doctor import progress_note
-from specollama.cli.terminal import options, output
+from specollama.cli.terminal import completion, options, output
 from specollama.pairs.report import number, percent
 from specollama.tools.bench.prompts import built_in, load, pick_evenly
 from specollama.tools.doctor.acceptance_probe import AcceptanceCounts, PairAcceptance, measure_acceptance
@@ -23,7 +23,9 @@ from specollama.tools.doctor.findings import RouteFinding
 
 
 def quality(
-    pair: Annotated[str | None, typer.Argument(metavar="PAIR", help="A pair of the configuration.")] = None,
+    pair: Annotated[
+        str | None, typer.Argument(metavar="PAIR", autocompletion=completion.pairs, help="A pair of the configuration.")
+    ] = None,
     config: options.ConfigFile = None,
     target: options.TargetName = None,
     draft: options.DraftName = None,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specollama.backends.ollama.schema import Message
-from specollama.cli.terminal import options, output
+from specollama.cli.terminal import completion, options, output
 from specollama.cli.terminal.attachments import load_attachments
 from specollama.config.settings import PairSettings
 from specollama.errors import UsageError
@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 def run(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PAIR] [PROMPT]", help="A pair of the configuration; what to answer (or piped in)."),
+        typer.Argument(
+            metavar="[PAIR] [PROMPT]",
+            autocompletion=completion.pairs,
+            help="A pair of the configuration; what to answer (or piped in).",
+        ),
     ] = None,
     config: options.ConfigFile = None,
     target: options.TargetName = None,

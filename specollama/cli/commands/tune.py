@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from specollama.cli.commands.doctor import progress_note
-from specollama.cli.terminal import options, output
+from specollama.cli.terminal import completion, options, output
 from specollama.config import trust
 from specollama.config.validation import ConfigLocation
 from specollama.errors import ConfigError, RunError
@@ -22,7 +22,9 @@ from specollama.tools.doctor.examine import TuningResult, tune_pair
 
 
 def tune(
-    pair: Annotated[str | None, typer.Argument(metavar="PAIR", help="A pair of the configuration.")] = None,
+    pair: Annotated[
+        str | None, typer.Argument(metavar="PAIR", autocompletion=completion.pairs, help="A pair of the configuration.")
+    ] = None,
     config: options.ConfigFile = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing into the configuration.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

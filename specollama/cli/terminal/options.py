@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specollama.cli.terminal import output
+from specollama.cli.terminal import completion, output
 from specollama.cli.terminal.standard_streams import read_piped_text
 from specollama.config import trust
 from specollama.config.loading import Config, adhoc_pair
@@ -45,6 +45,7 @@ TargetName = Annotated[
     typer.Option(
         "--target",
         metavar="MODEL[@SERVER]",
+        autocompletion=completion.models,
         rich_help_panel=_PAIR,
         show_default="SERVER: $OLLAMA_HOST, else http://127.0.0.1:11434",
         help="The large model. SERVER: a URL, host, host:port, or an endpoint of the configuration.",
@@ -52,7 +53,13 @@ TargetName = Annotated[
 ]
 DraftName = Annotated[
     str | None,
-    typer.Option("--draft", metavar="MODEL[@SERVER]", rich_help_panel=_PAIR, help="The small model."),
+    typer.Option(
+        "--draft",
+        metavar="MODEL[@SERVER]",
+        autocompletion=completion.drafts,
+        rich_help_panel=_PAIR,
+        help="The small model.",
+    ),
 ]
 KeepAlive = Annotated[
     str | None,
@@ -70,7 +77,13 @@ Lookahead = Annotated[
 ]
 RouteName = Annotated[
     str | None,
-    typer.Option("--route", metavar="|".join(Route), rich_help_panel=_SPECULATION, help="How drafts are verified."),
+    typer.Option(
+        "--route",
+        metavar="|".join(Route),
+        autocompletion=completion.routes,
+        rich_help_panel=_SPECULATION,
+        help="How drafts are verified.",
+    ),
 ]
 RuleName = Annotated[
     str | None,

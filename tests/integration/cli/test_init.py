@@ -11,6 +11,7 @@ from typing import Any
 import pexpect
 import pytest
 
+from specollama.cli.terminal import completion
 from specollama.config.loading import load_config, user_file
 from specollama.config.settings import FileRef, PromptLookup
 from tests.support.calls import Call, command, environment
@@ -173,3 +174,8 @@ def test_a_target_alone_whose_server_is_down_fails_in_one_line(call: Call) -> No
 def test_a_wrong_flag_is_told_before_a_draft_is_looked_for(call: Call) -> None:
     shown = call("run", "--target", f"big@{NOWHERE}", "--route", "fast", "hi")
     assert (shown.code, shown.err.startswith('error: --route = "fast"')) == (2, True)
+
+
+def test_tab_offers_the_models_of_the_server(ollama: str) -> None:
+    assert completion.models("") == ["big", "small", "other"]
+    assert completion.models("s") == ["small"]
