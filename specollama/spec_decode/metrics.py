@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
-from specollama.spec_decode.types import Origin, Route, VerifyResult
+from specollama.spec_decode.types import Origin, RoundRecord, Route, VerifyResult
+
+_FEWEST_PLAIN = 3  # plain steps from which their median is believed
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,40 @@ class Forecast:
 
     probability: float
     accepted: bool
+
+
+@dataclass(slots=True)
+class ReplyStepTimes:
+    """The times of a reply's rounds, and what its own plain steps say that plain decoding would have taken.
+
+    The first round is left out, since it reads the prompt. So is what a drafter took before a plain step: plain
+    decoding has none.
+    """
+
+    tokens: int = 0  # emitted by the timed rounds
+    spent: float = 0.0  # seconds that they took, drafting included
+    plain: list[float] = field(default_factory=list)  # seconds of each step of the target alone
+    _begun: bool = False
+
+    def add(self, done: RoundRecord) -> None:
+        """Count one round."""
+        begun, self._begun = self._begun, True
+        if not begun:
+            return
+        self.tokens += len(done.result.emitted)
+        self.spent += done.draft_seconds + done.score_seconds
+        if not done.result.drafted and len(done.result.emitted) == 1:
+            self.plain.append(done.score_seconds)
+
+    @property
+    def gain(self) -> float | None:
+        """Times the speed of plain decoding, estimated; None without some plain steps, or where nothing else was done.
+
+        The median of the plain steps stands for all: one slow step isn't the target's speed.
+        """
+        if len(self.plain) < _FEWEST_PLAIN or self.tokens == len(self.plain) or not self.spent:
+            return None
+        return median(self.plain) * self.tokens / self.spent
 
 
 @dataclass(slots=True)

@@ -211,9 +211,9 @@ class ChatSession:
         return replace(self.saved, pair=self.choice.as_object(), options=options)
 
     def status(self) -> str:
-        """The line under the prompt."""
+        """The line under the prompt. A narrow terminal cuts its end off, so the context comes early."""
         name = self.pair.settings.name or str(self.pair.settings.target)
-        return " · ".join(part for part in (name, self.progress.line(), self.context_usage.text()) if part)
+        return " · ".join(part for part in (name, self.context_usage.text(), self.progress.line()) if part)
 
     def _open(self, settings: PairSettings) -> None:
         self._opened = self.pair = Pair(settings, os.environ)

@@ -23,9 +23,44 @@ def test_the_line_of_a_reply() -> None:
         progress.round(a_round(accepted, 5))
         for _ in range(accepted + 1):
             progress.event(Text("x", Origin.ACCEPTED, number), 1.0 if number == 1 else 1.5)
-    assert progress.line() == "on (local, lookahead 1-8) · 50 % accepted · 3.5 per round · 4.0 tok/s"
+    assert progress.line() == "on (local, lookahead 1-8) · 5 of 10 drafted tokens accepted · 3.5 per round · 4.0 tok/s"
     progress.event(Done(DoneReason.STOP, Stats(eval_count=8)), 2.0)
     assert progress.line().endswith("3.0 tok/s"), "tokens after the first burst of five, over the second that they took"
+
+
+def timed(emitted: int, drafted: int, draft: float, score: float) -> RoundRecord:
+    tokens = tuple(OutputToken(Token("x"), Origin.ACCEPTED) for _ in range(emitted))
+    result = VerifyResult(tokens, drafted=drafted, tested=drafted, accepted=emitted - 1)
+    return RoundRecord(Draft(), result, draft, score)
+
+
+def test_the_gain_is_estimated_by_the_replys_own_plain_steps() -> None:
+    progress = ReplyProgress()
+    progress.round(timed(1, 0, 0.0, 9.0))  # reads the prompt
+    for seconds in (0.1, 0.1, 0.7):
+        progress.round(timed(1, 0, 0.0, seconds))
+    for _ in range(9):
+        progress.round(timed(5, 4, 0.05, 0.15))
+    assert progress.line() == "1.8x plain (estimated) · 36 of 36 drafted tokens accepted · 5.0 per round"
+
+
+@pytest.mark.parametrize(("plain", "drafting"), [(2, 3), (5, 0)], ids=["too few plain steps", "plain steps alone"])
+def test_without_both_kinds_of_steps_no_gain_is_told(plain: int, drafting: int) -> None:
+    progress = ReplyProgress()
+    for _ in range(plain + 1):
+        progress.round(timed(1, 0, 0.0, 0.1))
+    for _ in range(drafting):
+        progress.round(timed(5, 4, 0.05, 0.15))
+    assert "plain" not in progress.line()
+
+
+def test_a_slow_reply_is_told_as_one() -> None:
+    progress = ReplyProgress()
+    for _ in range(5):
+        progress.round(timed(1, 0, 0.0, 0.1))
+    for _ in range(4):
+        progress.round(timed(1, 8, 0.2, 0.2))
+    assert progress.line().startswith("0.4x plain (estimated)")
 
 
 def test_a_burst_has_no_rate() -> None:
