@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from random import Random
 from typing import Any
 
@@ -385,3 +385,20 @@ def test_an_option_that_only_the_servers_sampler_knows_is_left_to_it() -> None:
     assert (support(top, unset), sampler_obstacle(unset)) == ((1.0,), None)
     assert support(top, used) is None
     assert sampler_obstacle(used) == "sharpness is set, which only a server's sampler works with"
+
+
+NOT_OF_A_ROW = {"seed", "num_predict", "stop", "repeat_last_n"}  # they don't shape a distribution by themselves
+STRONG: dict[str, Any] = {
+    **{"temperature": 0.3, "top_k": 2, "top_p": 0.3, "min_p": 0.5, "typical_p": 0.5},
+    **{"repeat_penalty": 1.5, "presence_penalty": 0.5, "frequency_penalty": 0.5},
+}
+REBUILT = [each.name for each in fields(SamplingOptions) if each.metadata["rebuilt"] and each.name not in NOT_OF_A_ROW]
+
+
+@pytest.mark.parametrize("name", REBUILT)
+def test_each_option_that_the_samplers_work_with_changes_what_is_known_of_a_row(name: str) -> None:
+    """One that is implemented for a whole vocabulary alone would leave rejection sampling with a wrong p."""
+    usual = SamplingOptions(top_k=4)
+    known = support(top(*FOUR), usual)
+    assert known is not None
+    assert support(top(*FOUR), replace(usual, **{name: STRONG[name]})) != known
