@@ -389,8 +389,14 @@ def test_an_option_that_only_the_servers_sampler_knows_is_left_to_it() -> None:
 
 NOT_OF_A_ROW = {"seed", "num_predict", "stop", "repeat_last_n"}  # they don't shape a distribution by themselves
 STRONG: dict[str, Any] = {
-    **{"temperature": 0.3, "top_k": 2, "top_p": 0.3, "min_p": 0.5, "typical_p": 0.5},
-    **{"repeat_penalty": 1.5, "presence_penalty": 0.5, "frequency_penalty": 0.5},
+    "temperature": 0.3,
+    "top_k": 2,
+    "top_p": 0.3,
+    "min_p": 0.5,
+    "typical_p": 0.5,
+    "repeat_penalty": 1.5,
+    "presence_penalty": 0.5,
+    "frequency_penalty": 0.5,
 }
 REBUILT = [each.name for each in fields(SamplingOptions) if each.metadata["rebuilt"] and each.name not in NOT_OF_A_ROW]
 
