@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from specollama.server.embedded.serve import RunningServer
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long ones first: where two files run at a time, neither side waits for the other at the end."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-
-
 @pytest.fixture(scope="session")
 def embedded() -> Iterator[RunningServer]:
     """The default pair, `draft` and `target`, with 8 slots of 1024 tokens each and one KV cache for all."""
