@@ -70,7 +70,7 @@ class LookupThenModel:
 class DrafterPool:
     """Chooses between prompt lookup and the best model by the expected gain of their drafts.
 
-    A model that fails is left out of the rest of the reply, and `told` is called with its name and the reason. Raises
+    A model that fails is left out of the rest of the reply, and `notify` is called with its name and the reason. Raises
     RunError when nothing else is left to draft.
     """
 
@@ -79,10 +79,10 @@ class DrafterPool:
         lookup: LookupDrafter | None,
         models: Sequence[DraftModel],
         planner: Planner,
-        told: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
         self._lookup = lookup
-        self._told = told
+        self._notify = notify
         self._models = {model.name: model for model in models}
         self._planner = planner
         self._found = Draft()  # lookup's draft, if a model's draft was used instead
@@ -101,7 +101,7 @@ class DrafterPool:
             del self._models[chosen]
             if not self._models and self._lookup is None:
                 raise
-            self._told(f"{chosen} drafts no more in this reply: {error}")
+            self._notify(f"{chosen} drafts no more in this reply: {error}")
             self._found = Draft()
             return found
 

@@ -66,15 +66,12 @@ def open_client(
 
 
 def _proxy_fault(error: Exception) -> str:
-    set_ = [name for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY") if os.environ.get(name) or _lower(name)]
-    where = f"the proxy in {', '.join(set_)}" if set_ else "a proxy of this system's settings"
+    names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+    given = [name for name in names if os.environ.get(name) or os.environ.get(name.lower())]
+    where = f"the proxy in {', '.join(given)}" if given else "a proxy of this system's settings"
     if isinstance(error, ImportError):
         return f"{where} is a SOCKS proxy, which needs a package: pip install socksio (or name the server in NO_PROXY)"
     return f"{where} can't be used: {error}"
-
-
-def _lower(name: str) -> str | None:
-    return os.environ.get(name.lower())
 
 
 async def send_whole(
@@ -87,25 +84,25 @@ async def send_whole(
     async with asyncio.timeout(patience):
         response = await client.send(request, stream=True)
         try:
-            return httpx.Response(
-                response.status_code,
-                headers=response.headers,
-                content=await read_bounded(response, limit),
-                request=request,
-                extensions=response.extensions,
-            )
+            return await read_whole(response, limit)
         finally:
             await response.aclose()
 
 
-async def read_bounded(response: httpx.Response, limit: int = ANSWERS.whole) -> bytes:
-    """The body of an answer that is open as a stream. Raises UnusableAnswer beyond `limit` bytes."""
+async def read_whole(response: httpx.Response, limit: int = ANSWERS.whole) -> httpx.Response:
+    """An answer that is open as a stream, with its body. Raises UnusableAnswer beyond `limit` bytes."""
     content = bytearray()
     async for piece in raw_pieces(response):
         content += piece
         if len(content) > limit:
             raise UnusableAnswer(f"the answer is larger than {limit // MIB} MiB")
-    return bytes(content)
+    return httpx.Response(
+        response.status_code,
+        headers=response.headers,
+        content=bytes(content),
+        request=response.request,
+        extensions=response.extensions,
+    )
 
 
 async def raw_pieces(response: httpx.Response) -> AsyncGenerator[bytes, None]:

@@ -11,7 +11,7 @@ import typer
 from specollama._version import __version__
 from specollama.cli.command_table import LazyGroup
 from specollama.cli.terminal import signals, standard_streams
-from specollama.cli.terminal.log import LogLevel, show_log
+from specollama.cli.terminal.log import LogLevel, shown_log
 from specollama.errors import SpecollamaError, UsageError
 
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EIO)  # of a write: files that are written name themselves
@@ -36,6 +36,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
@@ -49,7 +50,7 @@ def _options(
     ] = None,
 ) -> None:
     if log_level is not None:
-        show_log(log_level)
+        context.with_resource(shown_log(log_level))
 
 
 def main() -> None:

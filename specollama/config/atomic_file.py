@@ -33,9 +33,9 @@ def replacement(file: Path) -> Iterator[Path]:
     try:
         with naming_file(file):
             yield scratch
-            _sync(scratch)  # by its name: the block may have put another file there
+            sync(scratch)  # by its name: the block may have put another file there
             scratch.replace(file)
-            _sync(file.parent)
+            sync(file.parent)
     finally:
         os.close(handle)
         scratch.unlink(missing_ok=True)
@@ -70,7 +70,7 @@ def _delete_abandoned(file: Path) -> None:
             os.close(handle)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Bring a file, or the names in a folder, to the disk. (Windows has no such call for a folder.)"""
     if os.name == "posix":
         handle = os.open(path, os.O_RDONLY)

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from specollama.config.endpoints import server_url
-from specollama.spec_decode.types import AcceptanceMethod, Route, SamplingOptions, ServerApi
+from specollama.spec_decode.types import OPTION_TYPES, AcceptanceMethod, Route, ServerApi
 
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 SECRET = re.compile(r"token|secret|pass|key|auth", re.IGNORECASE)
@@ -96,18 +95,10 @@ Seconds = Annotated[float, Field(gt=0)]
 AtLeastOne = Annotated[int, Field(ge=1)]
 
 
-_KINDS: Mapping[str, Any] = {
-    "float": float | None,
-    "int": int | None,
-    "int | None": int | None,
-    "tuple[str, ...]": list[str] | None,
-}
-"""The type of a sampling option in the file, by its type in `SamplingOptions`."""
-
 _SamplingTable = create_model(
     "_SamplingTable",
     __base__=Table,
-    **{each.name: (_KINDS[str(each.type)], None) for each in fields(SamplingOptions)},  # type: ignore[call-overload]
+    **{name: (kind | None, None) for name, kind in OPTION_TYPES.items()},  # type: ignore[call-overload]
 )
 
 

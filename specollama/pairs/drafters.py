@@ -79,11 +79,11 @@ class DrafterSet:
         tokens: list[int],
         token_text: Callable[[int], str],
         others: Sequence[DraftModel],
-        told: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> DrafterPool:
         """The drafter of one reply. `tokens`: ids so far, which the target extends; `token_text`: the text of an id.
 
-        `told` is called with a notice about a model that fails.
+        `notify` is called with a notice about a model that fails.
         """
         models = [
             LocalDrafter(
@@ -100,7 +100,7 @@ class DrafterSet:
             for draft in self.drafts
         ]
         lookup = LookupDrafter(lambda text: tokens, token_text) if self.lookup else None
-        return DrafterPool(lookup, [*models, *others], planner, told)
+        return DrafterPool(lookup, [*models, *others], planner, notify)
 
 
 def _tokens(draft: LoadedModel, tokens: list[int]) -> Callable[[str], list[int]]:

@@ -178,8 +178,6 @@ def _by_requests(facts: RouteFacts, target: ModelInfo) -> RouteChoice:
         return RouteChoice(Route.PLAIN, facts.draft)
     if tokenizers is None:
         return RouteChoice(Route.AUTO, "the tokenizers aren't known yet", MissingFact.TOKENIZERS)
-    if obstacle := why_not_split(target, tokenizers.target):
-        return RouteChoice(Route.PLAIN, obstacle)
     if prompt is None:
         return RouteChoice(Route.AUTO, "the prompt isn't known yet", MissingFact.PROMPT)
     if isinstance(prompt, str):

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from specollama.errors import UsageError, one_line
-from specollama.spec_decode.types import SamplingOptions, Token
+from specollama.spec_decode.types import OPTION_TYPES, SamplingOptions, Token
 
 # Servers compute in 32 bits and print decimals: a cut that lies this close to a boundary is not certain.
 _ROUNDING = 1e-5
 _COLDEST = 0.05  # of temperature, which multiplies the rounding of log-probabilities: below it p would be a guess
 
-_WHOLE = frozenset(each.name for each in fields(SamplingOptions) if str(each.type).startswith("int"))
 _LARGEST, _SMALLEST = 3.4e38, 1e-45  # of 32-bit floats, which Ollama keeps options in
 _LEAST_PENALTY = 1e-30  # dividing a logit by less overflows 32 bits
 
@@ -120,9 +119,8 @@ def resolve_sampling(
 
     Raises UsageError where a value is none that Ollama could be sent: not a number, infinite, or no text to stop at.
     """
-    known = {field.name for field in fields(SamplingOptions)}
     asked = [item for source in (modelfile, requested) for item in source.items()]
-    chosen = {name: _kept_by_ollama(name, value) for name, value in asked if name in known and value is not None}
+    chosen = {name: _kept_by_ollama(name, value) for name, value in asked if name in OPTION_TYPES and value is not None}
     if "seed" in chosen and chosen["seed"] < 0:
         chosen["seed"] = None
     return replace(defaults, **chosen)
@@ -135,7 +133,7 @@ def _kept_by_ollama(name: str, value: Any) -> Any:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not abs(value) <= _LARGEST:
         raise UsageError(one_line(f"the option {name} must be a number, not {value!r:.40}"))
-    if name in _WHOLE:
+    if OPTION_TYPES[name] is int:
         return int(value)
     return 0.0 if abs(value) < _SMALLEST else value
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, get_type_hints
 
 
 class Origin(StrEnum):
@@ -159,6 +159,12 @@ DISTRIBUTION_OPTIONS = tuple(
     each.name for each in fields(SamplingOptions) if each.name not in ("seed", "num_predict", "stop")
 )
 """The names of the options that shape the distribution of a token."""
+
+_GIVEN_AS: Mapping[Any, Any] = {int | None: int, tuple[str, ...]: list[str]}  # by the type that this module keeps
+OPTION_TYPES: Mapping[str, Any] = {
+    name: _GIVEN_AS.get(kind, kind) for name, kind in get_type_hints(SamplingOptions).items()
+}
+"""The type of each sampling option's value, as requests, the configuration file and flags give it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from filelock import BaseFileLock, UnixFileLock, WindowsFileLock
 from specollama.backends.ollama.model_store import store_folders
 from specollama.cli.chat.line_reader import without_echo
 from specollama.cli.commands.native import stop_signals
+from specollama.config import atomic_file
 from specollama.errors import UsageError
 from specollama.tools.review import run_folder
 
@@ -68,7 +69,7 @@ def test_a_folder_is_synced_where_the_system_can(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", calls.append)
         patch.setattr(os, "name", system)
-        run_folder.sync_folder(tmp_path)
+        atomic_file.sync(tmp_path)
     assert len(calls) == synced
 
 

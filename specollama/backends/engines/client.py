@@ -17,8 +17,8 @@ from specollama.backends.http import (
     map_httpx_errors,
     open_client,
     raw_pieces,
-    read_bounded,
     read_json,
+    read_whole,
     send_whole,
     split_lines,
 )
@@ -101,8 +101,7 @@ class EngineClient:
         with self._translated():
             async with self._http.stream("POST", path, json=body) as response:
                 if response.is_error:
-                    content = await read_bounded(response)
-                    self._check(httpx.Response(response.status_code, headers=response.headers, content=content))
+                    self._check(await read_whole(response))
                 async for event in _events(raw_pieces(response)):
                     yield event
 

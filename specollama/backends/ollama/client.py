@@ -19,8 +19,8 @@ from specollama.backends.http import (
     map_httpx_errors,
     open_client,
     raw_pieces,
-    read_bounded,
     read_json,
+    read_whole,
     send_whole,
     split_lines,
 )
@@ -185,8 +185,7 @@ class OllamaServer:
         with self._translated():
             async with self._http.stream("POST", path, json=body) as response:
                 if not response.is_success:
-                    content = await read_bounded(response)
-                    raise self._refused(httpx.Response(response.status_code, headers=response.headers, content=content))
+                    raise self._refused(await read_whole(response))
                 mender = SurrogateJoiner()
                 async for line in split_lines(raw_pieces(response)):
                     if line.strip():
@@ -230,11 +229,8 @@ class OllamaServer:
         return Refused(f"{self.url}: {_error_line(error)}", url=self.url, status=status, said=_raw_error(error))
 
     def _refused(self, response: httpx.Response) -> EndpointError:
-        message, said, status = (
-            f"{self.url}: {_error_text(response)}",
-            _raw_error(_error(response)),
-            response.status_code,
-        )
+        message, status = f"{self.url}: {_error_text(response)}", response.status_code
+        said = _raw_error(_error(response))
         if status == 404 and self.url.endswith("/v1"):
             return Refused(f"{message} (/v1 is OpenAI's API: leave it out of the URL)", url=self.url, status=502)
         if status == 404 and response.headers.get("content-type", "").startswith("application/json"):

@@ -92,7 +92,7 @@ def _repair(folder: Path, who: str) -> None:
     if repaired is None:
         print(f"{folder / LOG}: nothing is wrong with it")
         return
-    for line in repaired.told:
+    for line in repaired.moved:
         print(f"set aside: {line}")
     print(f"{output.count_text(repaired.kept, 'line')} kept; the rest is in {repaired.aside}")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 
 
@@ -14,8 +16,9 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-def show_log(level: LogLevel) -> None:
-    """Write records of the logger `specollama` to stderr from this level on."""
+@contextmanager
+def shown_log(level: LogLevel) -> Iterator[None]:
+    """Write records of the logger `specollama` to stderr from this level on, until the block ends."""
     import logging  # only where it is wanted
 
     from specollama.errors import one_line
@@ -27,6 +30,11 @@ def show_log(level: LogLevel) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("specollama")
-    logger.handlers = [handler]
-    logger.propagate = False
+    before = logger.handlers, logger.propagate, logger.level
+    logger.handlers, logger.propagate = [handler], False
     logger.setLevel(level.upper())
+    try:
+        yield
+    finally:
+        logger.handlers, logger.propagate = before[:2]
+        logger.setLevel(before[2])

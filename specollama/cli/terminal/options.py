@@ -20,7 +20,7 @@ from specollama.config import trust
 from specollama.config.loading import Config, adhoc_pair
 from specollama.config.settings import EMBEDDED, PairSettings, PromptLookup
 from specollama.errors import UsageError, one_line
-from specollama.spec_decode.types import AcceptanceMethod, Route, SamplingOptions
+from specollama.spec_decode.types import OPTION_TYPES, AcceptanceMethod, Route, SamplingOptions
 
 if TYPE_CHECKING:
     from specollama.pairs.trace.recorder import TraceFile
@@ -121,14 +121,6 @@ def _sampling(help_text: str, metavar: str | None = None) -> Any:
     return typer.Option(rich_help_panel=_SAMPLING, help=help_text, metavar=metavar)
 
 
-_KINDS: Mapping[str, tuple[Any, str | None]] = {
-    "float": (float | None, None),
-    "int": (int | None, None),
-    "int | None": (int | None, None),
-    "tuple[str, ...]": (list[str] | None, "TEXT"),
-}
-"""Type and metavar of a flag, by the type of its option in `SamplingOptions`."""
-
 _OPTIONS = {each.name: each for each in fields(SamplingOptions)}
 NumCtx = Annotated[int | None, _sampling("Context length in tokens; another one loads the models anew.")]
 NumKeep = Annotated[int | None, _sampling("Tokens to keep from the start when the context overflows.")]
@@ -155,9 +147,9 @@ def takes_sampling(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _flag(name: str) -> inspect.Parameter:
-    option = _OPTIONS[name]
-    kind, metavar = _KINDS[str(option.type)]
-    annotation = Annotated[kind, _sampling(option.metadata["help"], metavar)]  # type: ignore[valid-type]
+    kind = OPTION_TYPES[name]
+    metavar = "TEXT" if kind == list[str] else None
+    annotation = Annotated[kind | None, _sampling(_OPTIONS[name].metadata["help"], metavar)]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=annotation)
 
 

@@ -7,11 +7,12 @@ from dataclasses import asdict
 from typing import Any
 
 from specollama.errors import ApiError
-from specollama.spec_decode.types import SamplingOptions
+from specollama.spec_decode.types import OPTION_TYPES, SamplingOptions
 
 DEFAULTS: Mapping[str, Any] = {**asdict(SamplingOptions()), "num_keep": 4, "seed": -1, "stop": []}
 """Of Ollama 0.33. `num_predict`, `num_keep`, `repeat_last_n` in tokens; a seed of -1 is a random one."""
 
+_TYPES: Mapping[str, Any] = {**OPTION_TYPES, "num_keep": int}
 _LOAD_TIME = {
     "num_ctx": int,
     "num_batch": int,
@@ -40,14 +41,14 @@ def resolve_options(num_ctx: int, *layers: Mapping[str, Any] | None) -> dict[str
 
 def _set(options: dict[str, Any], name: str, value: Any, num_ctx: int) -> None:
     if name in DEFAULTS:
-        options[name] = _typed(name, value, type(DEFAULTS[name]))
+        options[name] = _typed(name, value, _TYPES[name])
     elif name in _LOAD_TIME:
         checked = _typed(name, value, _LOAD_TIME[name])
         if name == "num_ctx" and checked > num_ctx:
             raise ApiError(400, f"num_ctx {checked} is more than the {num_ctx} this server was started with")
 
 
-def _typed(name: str, value: Any, kind: type) -> Any:
+def _typed(name: str, value: Any, kind: Any) -> Any:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if kind is int and number:
         return int(value)
@@ -55,12 +56,12 @@ def _typed(name: str, value: Any, kind: type) -> Any:
         return float(value)
     if kind is bool and isinstance(value, bool):
         return value
-    if kind is list and isinstance(value, list):
+    if kind == list[str] and isinstance(value, list):
         if not all(isinstance(item, str) for item in value):
             raise ApiError(500, f'option "{name}" must be of an array of strings')
         return value
     # 500, as Ollama answers: it finds out while it prepares the runner
-    expected = {int: "integer", float: "float32", bool: "boolean", list: "array"}[kind]
+    expected = {int: "integer", float: "float32", bool: "boolean", list[str]: "array"}[kind]
     raise ApiError(500, f'option "{name}" must be of type {expected}')
 
 

@@ -35,7 +35,7 @@ def limit_body(path: str, body: dict[str, Any], serve: ServeTable, pair_options:
     if serve.max_prompt is not None and (length := _prompt_length(body)) > serve.max_prompt:
         raise ApiError(400, f"the prompt has {length} characters: this server takes {serve.max_prompt}")
     if most is None:
-        return {**body}
+        return {**body}  # written anew: what was measured is what goes on, not the client's own bytes
     if path in _WRITING:
         return {**body, "options": _limit_options(body.get("options"), pair_options, most)}
     return _limit_openai(path, body, most)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specollama.config.atomic_file import sync
 from specollama.errors import RunError, UsageError, one_line
 from specollama.tools.review.hash_chain import hash_of
 from specollama.tools.review.log_entries import (
@@ -25,7 +26,7 @@ from specollama.tools.review.log_entries import (
     ReleaseDone,
     ReleaseWithdrawn,
 )
-from specollama.tools.review.run_folder import ReviewRun, sync_folder, write_durably
+from specollama.tools.review.run_folder import ReviewRun, write_durably
 from specollama.tools.review.state import CommandStatus, ItemStatus, ReviewItem, RunState
 
 _KEPT = 4096  # characters of what a command prints, at the end
@@ -91,7 +92,7 @@ def write_release(run: ReviewRun, who: str, file: Path, *, again: bool = False) 
     draft = file.with_name(f".{file.name}.{hash_of(content)[:12]}")
     draft.unlink(missing_ok=True)  # a process that was killed before it announced the release left it
     write_durably(draft, content)
-    sync_folder(draft.parent)
+    sync(draft.parent)
     sent = tuple(ItemSent(id=item.id, digest=item.digest) for item in items)
     run.append(who, ReleaseAnnounced(file=str(file), draft=str(draft), sha256=hash_of(content), items=sent))
     finish_release(run, who)
@@ -145,13 +146,13 @@ def _appear(draft: Path, file: Path, sha256: str) -> None:
     # broken off it isn't done again by itself.
     leaving = _leaving(draft)
     os.rename(draft, leaving)
-    sync_folder(draft.parent)
+    sync(draft.parent)
     try:
         os.link(leaving, file)  # unlike a rename it never takes the place of a file that is there
     except OSError as error:
         os.rename(leaving, draft)
         raise RunError(_why_not(error, draft, file)) from error
-    sync_folder(file.parent)
+    sync(file.parent)
     leaving.unlink()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from specollama.config.atomic_file import sync
 from specollama.errors import RunError, one_line
 from specollama.tools.review.hash_chain import ChainHead, hash_of, stated_place
 from specollama.tools.review.log_entries import (
@@ -27,7 +28,6 @@ from specollama.tools.review.run_folder import (
     read_plain,
     refuse_missing,
     replace_file,
-    sync_folder,
     verify_log,
     write_durably,
 )
@@ -36,11 +36,11 @@ from specollama.tools.review.state import EntryRefused, RunState
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What a repair did. `kept`: lines; `aside`: the file with the rest; `told`: what is in it, a line each."""
+    """What a repair did: the number of lines `kept`, the file `aside` with the others, and what those say (`moved`)."""
 
     kept: int
     aside: Path
-    told: Sequence[str]
+    moved: Sequence[str]
 
 
 def repair_run(folder: Path, who: str) -> Repaired | None:
@@ -61,14 +61,14 @@ def repair_run(folder: Path, who: str) -> Repaired | None:
         aside = folder / f"aside-{datetime.now(UTC):%Y%m%dT%H%M%S%f}.jsonl"
         rest = b"".join(raw + b"\n" for raw in left)
         write_durably(aside, rest)
-        sync_folder(folder)
+        sync(folder)
         kept = [whole[place] for place in chain]
         replace_file(folder / LOG, b"".join(raw + b"\n" for raw in kept))
         head = ChainHead(count=len(kept), hash=hash_of(kept[-1]))
         replace_file(folder / HEAD, head.model_dump_json(exclude_none=True).encode())
     with open_run(folder, who) as run:
         run.append(who, LogRepaired(cut=len(rest)))
-    return Repaired(len(kept), aside, [_told(raw) for raw in left])
+    return Repaired(len(kept), aside, [_describe(raw) for raw in left])
 
 
 def longest_valid_chain(whole: Sequence[bytes]) -> list[int]:
@@ -122,7 +122,7 @@ def _valid_start(places: Sequence[int], whole: Sequence[bytes]) -> list[int]:
     return valid
 
 
-def _told(raw: bytes) -> str:
+def _describe(raw: bytes) -> str:
     """What a line that was set aside says."""
     try:
         line = LogLine.model_validate(json.loads(raw))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -15,7 +14,9 @@ from typing import IO
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
+from specollama.config.atomic_file import sync
 from specollama.config.os_errors import naming_file
+from specollama.config.plain_file import NotPlainFile, open_plain
 from specollama.errors import RunError, UsageError, one_line
 from specollama.tools.review import hash_chain
 from specollama.tools.review.hash_chain import ChainHead
@@ -24,7 +25,6 @@ from specollama.tools.review.state import EntryRefused, RunState, fold
 
 LOG, HEAD, LOCK = "log.jsonl", "head.json", "lock"
 _NEW = ".new"  # of a file that is about to take another's place
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe must not be waited for either
 
 
 class LogTampered(RunError):
@@ -61,7 +61,7 @@ class ReviewRun:
     def _write(self, line: bytes) -> None:
         after = ChainHead(count=self._head.count + 1, hash=hash_chain.hash_of(line))
         _write_head(self.folder, self._head.model_copy(update={"next": after.hash}))
-        with naming_file(self.folder / LOG), open_plain(self.folder / LOG, "ab") as log:
+        with naming_file(self.folder / LOG), open_in_run(self.folder / LOG, "ab") as log:
             log.write(line + b"\n")
             log.flush()
             os.fsync(log.fileno())
@@ -161,7 +161,7 @@ def _state(folder: Path, found: hash_chain.ChainReading) -> RunState:
 def _settle(folder: Path, found: hash_chain.ChainReading) -> None:
     """Cut off an unfinished last line, which a killed process leaves; a complete line stays."""
     if found.torn:
-        with open_plain(folder / LOG, "r+b") as log:
+        with open_in_run(folder / LOG, "r+b") as log:
             log.truncate(log.seek(0, os.SEEK_END) - found.torn)
             os.fsync(log.fileno())
     _write_head(folder, found.head)
@@ -189,12 +189,12 @@ def replace_file(file: Path, content: bytes) -> None:
     if file.exists():
         draft.chmod(stat.S_IMODE(file.stat().st_mode))
     os.replace(draft, file)
-    sync_folder(file.parent)
+    sync(file.parent)
 
 
 def write_durably(file: Path, content: bytes) -> None:
     """Write a new file that only its owner can read. Raises FileExistsError where there is one of that name."""
-    with naming_file(file), open_plain(file, "xb") as opened_file:
+    with naming_file(file), open_in_run(file, "xb") as opened_file:
         opened_file.write(content)
         opened_file.flush()
         os.fsync(opened_file.fileno())
@@ -203,31 +203,18 @@ def write_durably(file: Path, content: bytes) -> None:
 def read_plain(file: Path) -> bytes | None:
     """The content of a file; None where there is none. Raises RunError for a link or a device."""
     try:
-        with open_plain(file, "rb") as opened_file:
+        with open_in_run(file, "rb") as opened_file:
             return opened_file.read()
     except FileNotFoundError:
         return None
 
 
-def open_plain(file: Path, mode: str) -> IO[bytes]:
-    """Open a file as `open` does, but never through a link. A new one is its owner's alone.
-
-    Raises RunError for what isn't a plain file, OSError.
-    """
+def open_in_run(file: Path, mode: str) -> IO[bytes]:
+    """Open a file of a run, never through a link. Raises RunError for what isn't a plain file, OSError."""
     try:
-        opened_file: IO[bytes] = open(file, mode, opener=_open_without_links)  # noqa: SIM115  (the caller closes it)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise _other_kind(file) from None
-        raise
-    if not stat.S_ISREG(os.fstat(opened_file.fileno()).st_mode):
-        opened_file.close()
-        raise _other_kind(file)
-    return opened_file
-
-
-def _open_without_links(name: str, flags: int) -> int:
-    return os.open(name, flags | _NO_LINK, 0o600)
+        return open_plain(file, mode, follow_links=False)
+    except NotPlainFile:
+        raise _other_kind(file) from None
 
 
 def _refuse_other_kinds(file: Path) -> None:
@@ -241,16 +228,6 @@ def _refuse_other_kinds(file: Path) -> None:
 
 def _other_kind(file: Path) -> RunError:
     return RunError(one_line(f"{file}: isn't a plain file in the run's folder; nothing was written. Look what it is"))
-
-
-def sync_folder(folder: Path) -> None:
-    """The names in a folder are on the disk, too. (Windows has no such call.)"""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _looks_like_a_run(folder: Path) -> bool:

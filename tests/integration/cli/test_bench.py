@@ -29,6 +29,18 @@ def asked(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.fixture
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is kept of earlier runs of the user's."""
+    for folder in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(folder, str(tmp_path / folder))
+
+
+def file_pair() -> list[str]:
+    models = default_models()
+    return ["bench", "--target", str(models["target"]), "--draft", str(models["draft"]), "--routes", "local"]
+
+
 def results(folder: Path) -> dict[str, Any]:
     [file] = folder.glob("*.json")
     found: dict[str, Any] = json.loads(file.read_text())
@@ -80,16 +92,10 @@ def test_the_real_pair_is_measured_on_its_routes(call: Call, embedded_url: str, 
     assert shown.err.startswith("1/2 1\n2/2 2\n")
 
 
-def test_a_target_that_is_a_file_is_measured_without_any_server(
-    call: Call, asked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("own_folders")
+def test_a_target_that_is_a_file_is_measured_without_any_server(call: Call, asked: Path, tmp_path: Path) -> None:
     models = default_models()
-    for folder in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
-        monkeypatch.setenv(folder, str(tmp_path / folder))
-    shown = call(
-        *("bench", "--target", str(models["target"]), "--draft", str(models["draft"]), "--routes", "local"),
-        *("--prompts", str(asked), "--limit", "1", "--num-predict", "6", "--repeat", "2"),
-    )
+    shown = call(*file_pair(), "--prompts", str(asked), "--limit", "1", "--num-predict", "6", "--repeat", "2")
 
     assert shown.code == 0, shown.err
     found = results(Path("specollama-bench"))
@@ -111,35 +117,19 @@ def test_a_target_that_is_a_file_is_measured_without_any_server(
     assert found["servers"] == {}
 
 
-def test_sampled_texts_of_one_seed_are_compared_on_route_local(
-    call: Call, asked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    models = default_models()
-    for folder in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
-        monkeypatch.setenv(folder, str(tmp_path / folder))
+@pytest.mark.usefixtures("own_folders")
+def test_sampled_texts_of_one_seed_are_compared_on_route_local(call: Call, asked: Path) -> None:
+    sampling = ("--temperature", "0.8", "--seed", "3")
     shown = call(
-        *("bench", "--target", str(models["target"]), "--draft", str(models["draft"]), "--routes", "local"),
-        *(
-            "--prompts",
-            str(asked),
-            "--limit",
-            "1",
-            "--num-predict",
-            "12",
-            "--repeat",
-            "1",
-            "--out",
-            str(tmp_path / "a"),
-        ),
-        *("--temperature", "0.8", "--seed", "3"),
+        *file_pair(), "--prompts", str(asked), "--limit", "1", "--num-predict", "12", "--repeat", "1", *sampling
     )
 
     assert shown.code == 0, shown.err
     assert "local beside plain at temperature 0.8, first replies" in shown.out
-    found = results(tmp_path / "a")
+    found = results(Path("specollama-bench"))
     assert found["options"]["sampling"] == {"temperature": 0.8, "seed": 3, "num_predict": 12}
-    texts = {each["text"] for each in found["measurements"]}
-    assert found["summary"]["local"]["identical_share"] == (len(texts) == 1) == 1
+    assert len({each["text"] for each in found["measurements"]}) == 1
+    assert found["summary"]["local"]["identical_share"] == 1
 
 
 def test_the_picture_is_drawn_beside_the_results(call: Call, embedded_url: str, asked: Path) -> None:

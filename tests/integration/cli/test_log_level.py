@@ -44,3 +44,10 @@ def test_an_unknown_level_is_refused_with_those_there_are(call: Call) -> None:
     shown = call("--log-level", "loud", "pairs")
     assert shown.code == 2
     assert all(level in shown.err for level in ("debug", "info", "warning", "error"))
+
+
+def test_a_call_without_the_flag_logs_nothing_though_one_before_did(call: Call) -> None:
+    with serving(song()) as url:
+        flags = ["run", "--target", f"target@{url}", "--route", "plain", PROMPT]
+        assert " specollama.http: " in call("--log-level", "info", *flags).err
+        assert " specollama." not in call(*flags).err

@@ -13,8 +13,8 @@ from specollama.backends.http import (
     map_httpx_errors,
     open_client,
     raw_pieces,
-    read_bounded,
     read_json,
+    read_whole,
     split_lines,
 )
 from specollama.errors import BrokenReply, ConfigError, Unreachable
@@ -26,7 +26,8 @@ async def stream(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
 
 
 def answer(*pieces: bytes, **headers: str) -> httpx.Response:
-    return httpx.Response(200, headers=headers, content=stream(pieces))
+    request = httpx.Request("GET", "http://x")
+    return httpx.Response(200, headers=headers, content=stream(pieces), request=request)
 
 
 @pytest.mark.parametrize(
@@ -52,9 +53,9 @@ async def test_a_line_without_end_is_given_up() -> None:
 
 
 async def test_a_whole_answer_is_bounded() -> None:
-    assert await read_bounded(answer(b"x" * 60, b"y" * 40), 100) == b"x" * 60 + b"y" * 40
+    assert (await read_whole(answer(b"x" * 60, b"y" * 40), 100)).content == b"x" * 60 + b"y" * 40
     with pytest.raises(UnusableAnswer, match="larger than 0 MiB"):
-        await read_bounded(answer(b"x" * 60, b"y" * 41), 100)
+        await read_whole(answer(b"x" * 60, b"y" * 41), 100)
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "GZIP, identity"])

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 
 import httpx
 import pytest
 
 from specollama.backends.ollama.client import OllamaServer
-from specollama.cli.terminal.log import LogLevel, show_log
+from specollama.cli.terminal.log import LogLevel, shown_log
 from specollama.errors import Refused, Unreachable
 from specollama.pairs.decision_log import log_event, without_texts
 from specollama.spec_decode.events import Done, Status, Text
@@ -22,12 +22,14 @@ PROMPT, TOKEN, REPLY = "my-secret-prompt", "my-secret-token", "my-secret-reply"
 LINE = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (DEBUG|INFO|WARNING|ERROR) specollama\.\w+: [^\n]+\n"
 
 
-@pytest.fixture(autouse=True)
-def quiet_again() -> Iterator[None]:
-    logger = logging.getLogger("specollama")
-    yield
-    logger.handlers, logger.propagate = [], True
-    logger.setLevel(logging.NOTSET)
+ShowLog = Callable[[LogLevel], None]
+
+
+@pytest.fixture
+def show_log() -> Iterator[ShowLog]:
+    """Shows the log from some point of a test on."""
+    with ExitStack() as stack:
+        yield lambda level: stack.enter_context(shown_log(level))
 
 
 def answer(status: int, body: object) -> httpx.Response:
@@ -61,7 +63,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 async def test_a_request_has_its_server_status_and_times_but_neither_texts_nor_the_token(
-    capsys: pytest.CaptureFixture[str],
+    show_log: ShowLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
     show_log(LogLevel.DEBUG)
     done = {"response": REPLY, "done": True, "done_reason": "stop"}
@@ -73,7 +75,9 @@ async def test_a_request_has_its_server_status_and_times_but_neither_texts_nor_t
     assert re.search(rf"INFO specollama\.http: POST http://tower:11434/api/generate: 200, \d+ bytes, {times}$", ended)
 
 
-async def test_what_a_server_says_when_it_refuses_is_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_what_a_server_says_when_it_refuses_is_not_logged(
+    show_log: ShowLog, capsys: pytest.CaptureFixture[str]
+) -> None:
     show_log(LogLevel.INFO)
     async with server(answer(400, {"error": f"can't read {PROMPT}"})) as ollama:
         with pytest.raises(Refused) as refused:
@@ -84,7 +88,7 @@ async def test_what_a_server_says_when_it_refuses_is_not_logged(capsys: pytest.C
     assert decided.endswith("speculation: off (http://tower:11434: (not logged)")
 
 
-async def test_a_failed_connection_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_failed_connection_is_a_warning(show_log: ShowLog, capsys: pytest.CaptureFixture[str]) -> None:
     show_log(LogLevel.WARNING)
     async with server(httpx.ConnectError("refused"), httpx.ReadTimeout("")) as ollama:
         for _ in range(2):
@@ -95,7 +99,7 @@ async def test_a_failed_connection_is_a_warning(capsys: pytest.CaptureFixture[st
 
 
 def test_a_decision_and_the_counters_at_the_end_are_logged_and_texts_are_not(
-    capsys: pytest.CaptureFixture[str],
+    show_log: ShowLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
     show_log(LogLevel.INFO)
     log_event(Status(on=True, detail="lanes, lookahead 4"))
@@ -120,12 +124,19 @@ def test_a_reason_is_logged_without_what_a_server_said(reason: str, logged: str)
     assert without_texts(reason) == logged
 
 
-def test_a_record_of_several_lines_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_record_of_several_lines_is_one_line(show_log: ShowLog, capsys: pytest.CaptureFixture[str]) -> None:
     show_log(LogLevel.INFO)
     log_event(Status(on=False, detail="two\nlines\x1b[2J"))
     assert told(capsys).endswith("speculation: off (two\\nlines\\x1b[2J)\n")
 
 
 def test_nothing_is_logged_unless_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    log_event(Status(on=True, detail="lanes"))
+    assert capsys.readouterr().err == ""
+
+
+def test_the_log_ends_with_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with shown_log(LogLevel.DEBUG):
+        pass
     log_event(Status(on=True, detail="lanes"))
     assert capsys.readouterr().err == ""

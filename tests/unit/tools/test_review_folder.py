@@ -151,8 +151,8 @@ def test_a_repair_keeps_the_longest_valid_chain_and_sets_the_rest_aside(folder: 
     repaired = repair_run(folder, "Eve")
     assert repaired
     assert repaired.kept == kept
-    assert len(repaired.told) == len(told)
-    assert all(line == said for line, said in zip(repaired.told, told, strict=True) if said != "... bytes")
+    assert len(repaired.moved) == len(told)
+    assert all(line == said for line, said in zip(repaired.moved, told, strict=True) if said != "... bytes")
     found, faults = verify_log(folder)
     assert (faults, found.lines[-1].entry.kind, found.lines[-1].who) == ([], "recovered", "Eve")
     aside = repaired.aside.read_bytes().splitlines()
