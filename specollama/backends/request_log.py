@@ -13,6 +13,8 @@ from typing import Any
 import httpx
 
 LOG = logging.getLogger("specollama.http")
+# Without a handler in the package Python prints its warnings on stderr, whether a log is wanted or not.
+logging.getLogger("specollama").addHandler(logging.NullHandler())
 _BEGAN = "specollama_began"  # key of a request's `extensions`: when it was sent, in seconds
 
 

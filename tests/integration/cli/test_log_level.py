@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -51,3 +53,13 @@ def test_a_call_without_the_flag_logs_nothing_though_one_before_did(call: Call) 
         flags = ["run", "--target", f"target@{url}", "--route", "plain", PROMPT]
         assert " specollama.http: " in call("--log-level", "info", *flags).err
         assert " specollama." not in call(*flags).err
+
+
+def test_in_a_process_of_its_own_a_fault_is_one_line_unless_a_log_is_asked_for() -> None:
+    """Python's logging shows warnings by itself where a package has no handler, though not under pytest."""
+    words = [sys.executable, "-m", "specollama", "run", "--target", "m@http://127.0.0.1:1", "--draft", "lookup", "hi"]
+    ended = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("error: can't reach http://127.0.0.1:1")
+    assert len(ended.stderr.splitlines()) == 1
