@@ -96,7 +96,7 @@ class LocalModels:
         shown: int = 2,
     ) -> SpeculativeDecoder:
         """The decoder of one reply. `others`: draft models on servers; `shown`: most probable tokens in a row."""
-        seeded = "the reply would depend on the draft, and a seed asks for one that doesn't"
+        seeded = "the reply depends on the draft, and a seed asks for one that doesn't"
         rule = choose_acceptance_method(settings.rule, sampling, None if sampling.seed is None else seeded)
         seed = secrets.randbits(62) if sampling.seed is None else sampling.seed
         sampler, written = Sampler(sampling, seed), TokenSequence(self.encode(prompt))
